@@ -6,8 +6,8 @@ The answer        assignment; evaluate (what one costs, from the problem alone),
                   stage_bytes, windows; score (which of two is better)
 Who answers       registry runs the mode that is asked for; modes/ has a file for each, and their table
 Mode optimal      portfolio/: its searches, the loop that runs them, and the best plan and bound that they share
-Orders            program_orders (what stays together, and orders it can run in), topological_order, lattice (order
-                  ideals); ordered/: cuts of one order, and walks through devices
+Orders            program_orders (what stays together, and orders it can run in), arcs, topological_order, lattice
+                  (order ideals); ordered/: cuts of one order, and walks through devices
 Anywhere          placement/: a DAG on classes of devices, contiguous or free; list_scheduling: a lone batch
 Training          training/: steps, their orders and memory; hybrid/: copies and widths; recomputation/ and activations:
                   what is computed again

@@ -142,10 +142,8 @@ def _check_order(problem: PartitionProblem) -> None:
     early = np.flatnonzero(producers >= problem.read_node)
     if not early.size:
         return
-    from_a_node = producers >= 0
-    cycle = find_cycle(
-        problem.num_nodes, zip(producers[from_a_node].tolist(), problem.read_node[from_a_node].tolist(), strict=True)
-    )
+    makers, readers = problem.node_arcs
+    cycle = find_cycle(problem.num_nodes, zip(makers.tolist(), readers.tolist(), strict=True))
     names = problem.labels.nodes
     if cycle is not None:
         text = cycle_text([repr(names[node]) for node in cycle])

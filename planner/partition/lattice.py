@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from planner.partition.problem import Integers
+from planner.partition.problem import Booleans, Integers
 
 Words = npt.NDArray[np.uint64]
 
@@ -76,6 +76,12 @@ def as_words(ideals: Sequence[int], num_items: int) -> Words:
     num_words = max(1, -(-num_items // 64))
     packed = b"".join(ideal.to_bytes(8 * num_words, "little") for ideal in ideals)
     return np.frombuffer(packed, dtype="<u8").reshape(len(ideals), num_words).astype(np.uint64)
+
+
+def as_bits(words: Words, num_items: int) -> Booleans:
+    """[ideals, items] whether the ideal holds the item."""
+    bits = np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, count=num_items, bitorder="little")
+    return bits.view(np.bool_)
 
 
 def _next_level(level: dict[int, int], order: Order, room: int) -> dict[int, int]:

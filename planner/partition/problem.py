@@ -262,6 +262,12 @@ class PartitionProblem:
         return int(self.value_bytes.size)
 
     @cached_property
+    def node_arcs(self) -> tuple[Integers, Integers]:
+        """(makers, readers) of each read of a value that a node makes."""
+        makers = self.value_producer[self.read_value]
+        return makers[makers >= 0], self.read_node[makers >= 0]
+
+    @cached_property
     def value_last_read(self) -> Integers:
         """Position of each value's last reader; -1 if none, n if the graph returns it."""
         last = np.full(self.num_values, -1, dtype=np.int64)

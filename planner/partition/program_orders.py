@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import rustworkx as rx
 
+from planner.partition.arcs import components, distinct_arcs
 from planner.partition.assignment import Assignment
 from planner.partition.problem import Integers, PartitionProblem, moved
 from planner.partition.topological_order import after_of_arcs, least_by_turn
@@ -42,48 +42,27 @@ def bundles_of(problem: PartitionProblem) -> Bundles:
     first = np.full(int(problem.node_group.max(initial=-1)) + 1, n, dtype=np.int64)
     np.minimum.at(first, problem.node_group[grouped], own[grouped])
     own[grouped] = first[problem.node_group[grouped]]
-    tails, heads = _node_arcs(problem)
-    tails, heads = own[tails], own[heads]
+    makers, readers = problem.node_arcs
+    tails, heads = own[makers], own[readers]
     if grouped[-1]:
         tails, heads = np.append(tails, own), np.append(heads, np.full(n, own[-1]))
-    apart = tails != heads
-    arcs = np.unique(tails[apart] * n + heads[apart])
-    component = _components(arcs // n, arcs % n, own) if grouped.any() else own
-    return _bundles(component, component[arcs // n], component[arcs % n])
-
-
-def _node_arcs(problem: PartitionProblem) -> tuple[Integers, Integers]:
-    made_by = problem.value_producer[problem.read_value]
-    inside = made_by >= 0
-    return made_by[inside], problem.read_node[inside]
-
-
-def _components(tails: Integers, heads: Integers, own: Integers) -> Integers:
-    """By node: the least number of its strongly connected component."""
-    graph = rx.PyDiGraph(multigraph=False)
-    graph.add_nodes_from(range(own.size))
-    graph.add_edges_from_no_data(list(zip(tails.tolist(), heads.tolist(), strict=True)))
-    least = np.arange(own.size)
-    for members in rx.strongly_connected_components(graph):
-        if len(members) > 1:
-            least[list(members)] = min(members)
-    return least[own]
+    tails, heads = distinct_arcs(tails, heads, n)
+    component = components(tails, heads, n)[own] if grouped.any() else own
+    return _bundles(component, component[tails], component[heads])
 
 
 def _bundles(component: Integers, tails: Integers, heads: Integers) -> Bundles:
     names, bundle_of_node = np.unique(component, return_inverse=True)
-    tails, heads = np.searchsorted(names, tails), np.searchsorted(names, heads)
-    apart = tails != heads
-    arcs = np.unique(tails[apart] * names.size + heads[apart])
+    arcs = distinct_arcs(np.searchsorted(names, tails), np.searchsorted(names, heads), names.size)
+    first, second = (ends.tolist() for ends in arcs)
     members: list[list[int]] = [[] for _ in range(names.size)]
     for node, bundle in enumerate(bundle_of_node.tolist()):
         members[bundle].append(node)
-    ends = (arcs // names.size).tolist(), (arcs % names.size).tolist()
     return Bundles(
         bundle_of_node=bundle_of_node.astype(np.int64),
         members=tuple(map(tuple, members)),
-        before=tuple(map(tuple, after_of_arcs(*ends[::-1], names.size))),
-        after=tuple(map(tuple, after_of_arcs(*ends, names.size))),
+        before=tuple(map(tuple, after_of_arcs(second, first, names.size))),
+        after=tuple(map(tuple, after_of_arcs(first, second, names.size))),
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.partition.arcs import distinct_arcs
 from planner.partition.bounds.work import fair_weights
 from planner.partition.ordered.device_classes import distinct_rows
 from planner.partition.problem import Floats, Integers, PartitionProblem
@@ -207,13 +208,9 @@ def _serial(seconds: Floats, first: Integers, last: Integers, span: int, num_apa
 
 def _neighbours(problem: PartitionProblem, bundles: Bundles) -> tuple[list[list[int]], list[list[int]]]:
     """Bundles that a value ties; others only have an order."""
-    made_by = problem.value_producer[problem.read_value]
-    inside = made_by >= 0
-    tails, heads = bundles.bundle_of_node[made_by[inside]], bundles.bundle_of_node[problem.read_node[inside]]
-    apart = tails != heads
-    pairs = np.unique(tails[apart] * bundles.count + heads[apart])
-    ends = (pairs // bundles.count).tolist(), (pairs % bundles.count).tolist()
-    return after_of_arcs(*ends[::-1], bundles.count), after_of_arcs(*ends, bundles.count)
+    makers, readers = (bundles.bundle_of_node[ends] for ends in problem.node_arcs)
+    first, second = (ends.tolist() for ends in distinct_arcs(makers, readers, bundles.count))
+    return after_of_arcs(second, first, bundles.count), after_of_arcs(first, second, bundles.count)
 
 
 def _longest_path(order: list[int], before: list[list[int]], seconds: list[float]) -> list[int]:

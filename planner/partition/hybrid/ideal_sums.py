@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.partition.hybrid.problem import HybridProblem
-from planner.partition.lattice import Words, as_words
+from planner.partition.lattice import Words, as_bits, as_words
 from planner.partition.problem import Floats, Integers
 
 # Columns of Tables.sums: the least that any alternatives come to; from QUICKEST on, what the quickest ones come to.
@@ -65,7 +65,7 @@ def costs_of(problem: HybridProblem) -> Costs:
 def tables_of(problem: HybridProblem, ideals: Sequence[int]) -> Tables:
     """O(ideals * (nodes + edges) * degrees)."""
     words = as_words(ideals, problem.num_nodes)
-    inside = _inside(words, problem.num_nodes)
+    inside = as_bits(words, problem.num_nodes)
     there = np.isfinite(problem.seconds)
     exists = there.any(axis=2)
     quickest = np.where(there, problem.seconds, np.inf).argmin(axis=2)
@@ -86,12 +86,6 @@ def tables_of(problem: HybridProblem, ideals: Sequence[int]) -> Tables:
         entering=_edge_bytes(problem.entering_bytes, there, quickest, problem.edge_target),
         leaving=_edge_bytes(problem.leaving_bytes, there, quickest, problem.edge_source),
     )
-
-
-def _inside(words: Words, num_nodes: int) -> np.ndarray:
-    """[i, n] whether the ideal holds the node."""
-    bits = np.unpackbits(words.astype("<u8").view(np.uint8), axis=1, bitorder="little")
-    return bits[:, :num_nodes].astype(bool)
 
 
 def _taken(table: Floats, alternative: Integers) -> Floats:

@@ -8,6 +8,7 @@ import numpy as np
 
 from planner.errors import Infeasible, OptionsError, few_of
 from planner.graph.cycle import find_cycle
+from planner.partition.arcs import distinct_arcs
 from planner.partition.assignment import Assignment
 from planner.partition.describe import describe_bytes, describe_node
 from planner.partition.evaluate import evaluate
@@ -119,16 +120,13 @@ def _check_runnable(problem: PartitionProblem, part: Integers, device_of_partiti
 
 def _order(problem: PartitionProblem, part: Integers, count: int) -> tuple[int, ...]:
     """Partitions so that each runs after those that it reads from; the lowest of those that can first."""
-    made_by = problem.value_producer[problem.read_value]
-    inside = made_by >= 0
-    tails, heads = made_by[inside], problem.read_node[inside]
-    crossing = part[tails] != part[heads]
-    pairs = np.unique(part[tails[crossing]] * count + part[heads[crossing]])
-    children = after_of_arcs((pairs // count).tolist(), (pairs % count).tolist(), count)
+    tails, heads = problem.node_arcs
+    parents, readers = (ends.tolist() for ends in distinct_arcs(part[tails], part[heads], count))
+    children = after_of_arcs(parents, readers, count)
     order = tuple(least_first_order(children))
     if len(order) == count:
         return _with_last(problem, int(part[-1]), children, order)
-    cycle = find_cycle(count, [(pair // count, pair % count) for pair in pairs.tolist()])
+    cycle = find_cycle(count, zip(parents, readers, strict=True))
     assert cycle is not None
     cycle = cycle[(first := cycle.index(min(cycle))) :] + cycle[:first]
     steps = []

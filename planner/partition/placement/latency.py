@@ -7,19 +7,19 @@ paths bound them, blocks that cannot be in a better chain drop out, and a search
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from planner.partition.placement.device_states import counted_states, num_counted_states, uncounted_states
 from planner.partition.placement.infeasible import check_can_exist, nothing_fits
 from planner.partition.placement.passes.blocks import pass_blocks
-from planner.partition.placement.passes.chain import ChainSpace, CheapestChain, cheapest_chain
+from planner.partition.placement.passes.chain import ChainSpace, cheapest_chain
 from planner.partition.placement.passes.coarsening import segmented_units, shorter_units
 from planner.partition.placement.passes.contraction import PassUnits, pass_units
 from planner.partition.placement.passes.cutting_planes import FlowProgramme, Incumbent, raise_bound
 from planner.partition.placement.passes.finish_times import FinishTimes
-from planner.partition.placement.passes.label_setting import search_labels
+from planner.partition.placement.passes.label_setting import OpenChains, search_labels
 from planner.partition.placement.passes.unit_graph import PassGraph, pass_graph
 from planner.partition.placement.passes.unit_ideals import PassIdeals, pass_ideals, prefix_ideals
 from planner.partition.placement.problem import (
@@ -72,15 +72,6 @@ def best_latency(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenChains:
-    """Chains that cutting planes left open, and what is known of them."""
-
-    space: ChainSpace
-    finish_times: FinishTimes
-    flow_bounds: list[CheapestChain]
-
-
 class _Search:
     def __init__(self, problem: PlacementProblem, *, contiguous: bool, effort: int, out_of_time: OutOfTime) -> None:
         self._problem, self._contiguous = problem, contiguous
@@ -130,9 +121,7 @@ class _Search:
         if open_chains is not None and exact and not self._contiguous and not self._done():
             self._search_devices(open_chains)
 
-    def _search_chains(
-        self, space: ChainSpace, *, exact: bool, is_bound: bool
-    ) -> tuple[ChainSpace, _OpenChains | None]:
+    def _search_chains(self, space: ChainSpace, *, exact: bool, is_bound: bool) -> tuple[ChainSpace, OpenChains | None]:
         """What may still hold a better chain, with what is known of it where it is little enough to search again."""
         programme = self._programme = self._programme or FlowProgramme(space.graph)
         weighings = max(1, space.blocks.before.size * space.states.num_states)
@@ -145,7 +134,7 @@ class _Search:
         if result.lower_bound >= self.incumbent.to_beat or ways > MAX_LABEL_BLOCKS:
             return result.space, None
         flows = result.flows[-LABEL_FLOWS:]
-        open_chains = _OpenChains(
+        open_chains = OpenChains(
             space=result.space,
             finish_times=FinishTimes(space.graph, space.ideals, programme.source, programme.target, flows),
             flow_bounds=[cheapest_chain(result.space, programme.source, programme.target, flow) for flow in flows],
@@ -158,7 +147,7 @@ class _Search:
                 break
         return result.space, open_chains
 
-    def _search_devices(self, open_chains: _OpenChains) -> None:
+    def _search_devices(self, open_chains: OpenChains) -> None:
         """Blocks that share devices, one after the other."""
         problem = self._problem
         if problem.class_devices[~problem.class_is_parallel].sum() > MAX_DEVICES_APART:
@@ -167,18 +156,10 @@ class _Search:
             if not self._done():
                 self._raise_bound(self._search_labels(open_chains, max_labels, devices_apart=True))
 
-    def _search_labels(self, open_chains: _OpenChains, max_labels: int, *, devices_apart: bool) -> float:
+    def _search_labels(self, open_chains: OpenChains, max_labels: int, *, devices_apart: bool) -> float:
         if self._out_of_time():
             return 0.0
-        return search_labels(
-            open_chains.space,
-            open_chains.finish_times,
-            open_chains.flow_bounds,
-            self.incumbent,
-            max_labels,
-            self._out_of_time,
-            devices_apart=devices_apart,
-        )
+        return search_labels(open_chains, self.incumbent, max_labels, self._out_of_time, devices_apart=devices_apart)
 
     def _raise_bound(self, lower: float) -> None:
         self.lower_bound = max(self.lower_bound, min(lower, self.incumbent.seconds))

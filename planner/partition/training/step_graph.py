@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -62,38 +63,40 @@ class TrainingStep:
     microbatches: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Arcs:
-    """Arc a leads from `source[a]` to `target[a]`, which begins `delay[a]` after it at the earliest; by target."""
+class Jobs(NamedTuple):
+    """Arrays by pass [p], as compiled code takes them: the rank of its `device` in `device_ids`, the `seconds` that it
+    takes there, and those until what it makes is there (`lag`).
 
-    source: Integers
-    target: Integers
-    delay: Floats
+    `arcs_into` [p + 1] and `arcs_from` [p + 1] are where a pass's arcs begin: those to it have a source each, those
+    from it a target; whatever an arc leads to begins its delay after its source at the earliest. `closing` [d]: seconds
+    of the sums behind a device's last pass.
+    """
+
+    device: Integers
+    seconds: Floats
+    lag: Floats
+    closing: Floats
+    arcs_into: Integers
+    into_source: Integers
+    into_delay: Floats
+    arcs_from: Integers
+    out_target: Integers
+    out_delay: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepGraph:
-    """Arrays by pass [p]: the rank of its `device` in `device_ids`, the `seconds` that it takes there, and those until
-    what it makes is there (`lag`). `arcs_into` [p + 1] and `arcs_from` [p + 1] are where a pass's arcs begin, in `into`
-    and in `out`, which holds the same arcs by their source. `closing` [d]: seconds of the sums behind a device's last
-    pass."""
+    """The jobs, and what their numbers mean. `is_split`: backward passes are two each."""
 
     num_stages: int
     microbatches: int
     is_split: bool
     device_ids: tuple[int, ...]
-    device: Integers
-    seconds: Floats
-    lag: Floats
-    into: Arcs
-    out: Arcs
-    arcs_into: Integers
-    arcs_from: Integers
-    closing: Floats
+    jobs: Jobs
 
     @property
     def num_passes(self) -> int:
-        return int(self.seconds.size)
+        return int(self.jobs.seconds.size)
 
     def sequence(self, orders: Mapping[int, Sequence[Step]]) -> tuple[Integers, Integers]:
         """The passes of all devices, one device after another, and where each device's begin."""
@@ -108,7 +111,7 @@ class StepGraph:
         for number in sequence.tolist():
             row, microbatch = divmod(number, self.microbatches)
             kind, stage = divmod(row, self.num_stages)
-            steps[self.device_ids[self.device[number]]].append(Step(names[kind], stage, microbatch))
+            steps[self.device_ids[self.jobs.device[number]]].append(Step(names[kind], stage, microbatch))
         return {device: tuple(order) for device, order in steps.items()}
 
     def _number(self, step: Step) -> int:
@@ -151,20 +154,25 @@ def step_graph(step: TrainingStep, *, split: bool, most_kept: Sequence[int] = ()
             room = most_kept[stage] * len(own)
             arcs.add((kinds - 1, stage), (FORWARD, stage), seconds[kinds - 1, stage], later=room)
     num_passes = kinds * len(step.stages) * step.microbatches
-    into, out = arcs.sorted()
+    into_target, into_source, into_delay = arcs.by_target()
+    out_source, out_target, out_delay = arcs.by_source()
     return StepGraph(
         num_stages=len(step.stages),
         microbatches=step.microbatches,
         is_split=split,
         device_ids=device_ids,
-        device=np.tile(device.ravel(), kinds),
-        seconds=np.repeat(seconds.ravel(), step.microbatches),
-        lag=np.repeat(lag.ravel(), step.microbatches),
-        into=into,
-        out=out,
-        arcs_into=_begins(into.target, num_passes),
-        arcs_from=_begins(out.source, num_passes),
-        closing=_closing(step.reductions, rank),
+        jobs=Jobs(
+            device=np.tile(device.ravel(), kinds),
+            seconds=np.repeat(seconds.ravel(), step.microbatches),
+            lag=np.repeat(lag.ravel(), step.microbatches),
+            closing=_closing(step.reductions, rank),
+            arcs_into=_begins(into_target, num_passes),
+            into_source=into_source,
+            into_delay=into_delay,
+            arcs_from=_begins(out_source, num_passes),
+            out_target=out_target,
+            out_delay=out_delay,
+        ),
     )
 
 
@@ -191,16 +199,24 @@ class _ArcList:
     def _number(self, kind: int, stage: int) -> int:
         return (kind * self._num_stages + stage) * self._microbatches
 
-    def sorted(self) -> tuple[Arcs, Arcs]:
-        """By target, and by source."""
+    def by_target(self) -> tuple[Integers, Integers, Floats]:
+        """(targets, sources, delays)."""
+        source, target, delay = self._arcs()
+        way = np.lexsort((source, target))
+        return target[way], source[way], delay[way]
+
+    def by_source(self) -> tuple[Integers, Integers, Floats]:
+        """(sources, targets, delays)."""
+        source, target, delay = self._arcs()
+        way = np.lexsort((target, source))
+        return source[way], target[way], delay[way]
+
+    def _arcs(self) -> tuple[Integers, Integers, Floats]:
         first, last, later = np.array(self._ends, dtype=np.int64).reshape(-1, 3).T[:, :, None]
         turns = np.arange(self._microbatches)
         there = turns < self._microbatches - later
-        source, target = (first + turns)[there], (last + later + turns)[there]
         delay = np.broadcast_to(np.array(self._delays, dtype=np.float64)[:, None], there.shape)[there]
-        ways = np.lexsort((source, target)), np.lexsort((target, source))
-        into, out = (Arcs(source=source[way], target=target[way], delay=delay[way]) for way in ways)
-        return into, out
+        return (first + turns)[there], (last + later + turns)[there], delay
 
 
 def _begins(sorted_ends: Integers, num_passes: int) -> Integers:

@@ -17,7 +17,7 @@ import numpy as np
 
 from planner.partition.placement.compiled import compiled
 from planner.partition.training.pipeline_order import Pass, Step
-from planner.partition.training.step_graph import TrainingStep, step_graph
+from planner.partition.training.step_graph import Jobs, TrainingStep, step_graph
 
 Array = np.ndarray[Any, Any]
 
@@ -36,16 +36,13 @@ def places(sequence: Array, begin: Array, before: Array, after: Array) -> None:
 
 
 @compiled
-def starts(
-    before: Array, after: Array, seconds: Array, arcs_into: Array, into_source: Array, into_delay: Array,
-    arcs_from: Array, out_target: Array, start: Array, turn: Array,
-) -> int:  # fmt: skip
+def starts(before: Array, after: Array, jobs: Jobs, start: Array, turn: Array) -> int:
     """How many passes can be run; fewer than all is a deadlock. Fills in when each begins, and a topological order."""
-    num_passes = seconds.size
+    num_passes = jobs.seconds.size
     missing = np.empty(num_passes, dtype=np.int64)
     count = 0
     for number in range(num_passes):
-        missing[number] = arcs_into[number + 1] - arcs_into[number] + (before[number] >= 0)
+        missing[number] = jobs.arcs_into[number + 1] - jobs.arcs_into[number] + (before[number] >= 0)
         if missing[number] == 0:
             turn[count] = number
             count += 1
@@ -56,12 +53,12 @@ def starts(
         begins = 0.0
         last = before[number]
         if last >= 0:
-            begins = start[last] + seconds[last]
-        for arc in range(arcs_into[number], arcs_into[number + 1]):
-            begins = max(begins, start[into_source[arc]] + into_delay[arc])
+            begins = start[last] + jobs.seconds[last]
+        for arc in range(jobs.arcs_into[number], jobs.arcs_into[number + 1]):
+            begins = max(begins, start[jobs.into_source[arc]] + jobs.into_delay[arc])
         start[number] = begins
-        for arc in range(arcs_from[number], arcs_from[number + 1]):
-            target = out_target[arc]
+        for arc in range(jobs.arcs_from[number], jobs.arcs_from[number + 1]):
+            target = jobs.out_target[arc]
             missing[target] -= 1
             if missing[target] == 0:
                 turn[count] = target
@@ -76,17 +73,14 @@ def starts(
 
 
 @compiled
-def tails(
-    after: Array, device: Array, closing: Array, seconds: Array, arcs_from: Array, out_target: Array, out_delay: Array,
-    turn: Array, tail: Array,
-) -> None:  # fmt: skip
+def tails(after: Array, jobs: Jobs, turn: Array, tail: Array) -> None:
     """Fills in the longest way from the start of each pass to the step's end."""
     for at in range(turn.size - 1, -1, -1):
         number = turn[at]
         following = after[number]
-        longest = seconds[number] + (tail[following] if following >= 0 else closing[device[number]])
-        for arc in range(arcs_from[number], arcs_from[number + 1]):
-            longest = max(longest, out_delay[arc] + tail[out_target[arc]])
+        longest = jobs.seconds[number] + (tail[following] if following >= 0 else jobs.closing[jobs.device[number]])
+        for arc in range(jobs.arcs_from[number], jobs.arcs_from[number + 1]):
+            longest = max(longest, jobs.out_delay[arc] + tail[jobs.out_target[arc]])
         tail[number] = longest
 
 
@@ -94,15 +88,12 @@ def step_seconds(step: TrainingStep, orders: Mapping[int, Sequence[Step]]) -> fl
     """O(passes + microbatches x edges)."""
     split = any(one.kind is Pass.BACKWARD_INPUT for order in orders.values() for one in order)
     graph = step_graph(step, split=split)
-    sequence, begin = graph.sequence(orders)
+    jobs, (sequence, begin) = graph.jobs, graph.sequence(orders)
     before, after, turn = (np.empty(graph.num_passes, dtype=np.int64) for _ in range(3))
     start = np.empty(graph.num_passes)
     places(sequence, begin, before, after)
-    count = starts(
-        before, after, graph.seconds, graph.arcs_into, graph.into.source, graph.into.delay, graph.arcs_from,
-        graph.out.target, start, turn,
-    )  # fmt: skip
+    count = starts(before, after, jobs, start, turn)
     assert count == graph.num_passes, "a deadlock"
-    ends = graph.closing.copy()
-    np.maximum.at(ends, graph.device, start + graph.seconds + graph.closing[graph.device])
+    ends = jobs.closing.copy()
+    np.maximum.at(ends, jobs.device, start + jobs.seconds + jobs.closing[jobs.device])
     return float(ends.max())

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import rustworkx as rx
 
+from planner.partition.arcs import components, distinct_arcs
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Booleans, Floats, Integers
 from planner.partition.topological_order import after_of_arcs, least_first_order
@@ -53,7 +53,7 @@ def items_of(problem: PlacementProblem) -> Items:
     groups = problem.colocation
     count = int(groups.max()) + 1
     tails, heads = distinct_arcs(groups[source[forward]], groups[problem.read_node[forward]], count)
-    component = _components(tails, heads, count)
+    component = components(tails, heads, count)
     tails, heads = distinct_arcs(component[tails], component[heads], count)
     free = np.ones(count, dtype=np.bool_)
     free[component[groups[~problem.is_backward]]] = False
@@ -88,22 +88,6 @@ def item_costs(problem: PlacementProblem, item_of_node: Integers) -> ItemCosts:
         item_bytes=np.bincount(item_of_node, problem.node_bytes, count).astype(np.float64),
         edges=_hyperedges(problem, item_of_node),
     )
-
-
-def distinct_arcs(tails: Integers, heads: Integers, count: int) -> tuple[Integers, Integers]:
-    apart = tails != heads
-    keys = np.unique(tails[apart] * count + heads[apart])
-    return keys // count, keys % count
-
-
-def _components(tails: Integers, heads: Integers, count: int) -> Integers:
-    graph = rx.PyDiGraph(multigraph=False)
-    graph.add_nodes_from([None] * count)
-    graph.add_edges_from_no_data(list(zip(tails.tolist(), heads.tolist(), strict=True)))
-    component = np.arange(count)
-    for members in rx.strongly_connected_components(graph):
-        component[list(members)] = min(members)
-    return component
 
 
 def _hyperedges(problem: PlacementProblem, item_of_node: Integers) -> Hyperedges:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from planner.partition.lattice import Words, as_words
+from planner.partition.lattice import Words, as_bits, as_words
 from planner.partition.placement.ideals.contraction import ItemCosts
 from planner.partition.problem import Booleans, Floats, Integers
 
@@ -46,8 +46,7 @@ class IdealSets:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class IdealTables:
+class IdealTables(NamedTuple):
     """By ideal [i] and class [k]. `closing` [i, k] less `opening` [j, k] is the load of the stage from ideal j to i,
     but for hyperedges that cross both. Those that cross ideal i are `edge[first[i]:first[i + 1]]`, with `pins` inside.
     What a device with p pins of an edge pays: `payments` [k, offset[edge] + p].
@@ -69,7 +68,7 @@ class IdealTables:
 def ideal_sets(costs: ItemCosts, ideals: Sequence[int]) -> IdealSets:
     """O(ideals * items)."""
     words = as_words(ideals, costs.num_items)
-    bits = _item_major(words, costs.num_items)
+    bits = np.ascontiguousarray(as_bits(words, costs.num_items).T)
     least = np.where(costs.supported, costs.seconds, np.inf).min(axis=0)
     step = max(float(least.sum()), 1e-300) / STEPS
     work = held(bits, np.rint(least / step).astype(np.int64))
@@ -87,20 +86,40 @@ def ideal_tables(costs: ItemCosts, sets: IdealSets) -> IdealTables:
     """O(ideals * (items + pins))."""
     bits = sets.bits
     compute = np.stack([held(bits, row) for row in costs.seconds], axis=1)
-    crossings = _Crossings(costs, bits)
+    opening, closing = np.zeros_like(compute), np.zeros_like(compute)
+    num_pins = np.array([len(pins) for pins in costs.edges], dtype=np.int64)
+    ideals, edges, insides = ([np.zeros(0, dtype=np.int64)] for _ in range(3))
+    for edge, (pins, table) in enumerate(costs.edges.items()):
+        inside = bits[list(pins)].sum(axis=0)
+        crossing = np.flatnonzero((inside > 0) & (inside < len(pins)))
+        ideals.append(crossing)
+        edges.append(np.full(crossing.size, edge))
+        insides.append(inside[crossing])
+        _charge(table, inside, opening, closing)
+    ideal = np.concatenate(ideals)
+    order = np.argsort(ideal, kind="stable")
     return IdealTables(
         compute=compute,
         forbidden=np.stack([held(bits, row.astype(np.int64)) for row in ~costs.supported], axis=1),
         held_bytes=held(bits, costs.item_bytes),
-        opening=compute + crossings.opening,
-        closing=compute + crossings.closing,
-        first=crossings.first,
-        edge=crossings.edge,
-        pins=crossings.pins,
-        payments=crossings.payments,
-        offset=crossings.offset,
-        num_pins=crossings.num_pins,
+        opening=compute + opening,
+        closing=compute + closing,
+        first=np.searchsorted(ideal[order], np.arange(bits.shape[1] + 1)).astype(np.int64),
+        edge=np.concatenate(edges)[order],
+        pins=np.concatenate(insides)[order].astype(np.int64),
+        payments=np.concatenate([np.zeros((costs.seconds.shape[0], 0)), *costs.edges.values()], axis=1),
+        offset=np.concatenate([[0], np.cumsum(num_pins + 1)])[:-1].astype(np.int64),
+        num_pins=num_pins,
     )
+
+
+def _charge(table: Floats, inside: Integers, opening: Floats, closing: Floats) -> None:
+    """A stage from J to I pays table[:, pins] if all pins are in I and none in J, table[:, pins in I] if some."""
+    for index in np.flatnonzero(table.any(axis=1)).tolist():
+        closing[:, index] += table[index][inside]
+        opened = table[index, -1] - table[index, ::-1]
+        opened[0] = 0.0
+        opening[:, index] += opened[inside]
 
 
 def held(bits: Booleans, weight: npt.NDArray[Number]) -> npt.NDArray[Number]:
@@ -110,44 +129,3 @@ def held(bits: Booleans, weight: npt.NDArray[Number]) -> npt.NDArray[Number]:
         if value:
             total += row * value
     return total
-
-
-def _item_major(words: Words, num_items: int) -> Booleans:
-    """[items, ideals]."""
-    little = words.astype("<u8").view(np.uint8)
-    unpacked = np.unpackbits(little, axis=1, count=num_items, bitorder="little")
-    return np.ascontiguousarray(unpacked.T).view(np.bool_)
-
-
-class _Crossings:
-    def __init__(self, costs: ItemCosts, bits: Booleans) -> None:
-        num_ideals, num_classes = bits.shape[1], costs.seconds.shape[0]
-        self.opening = np.zeros((num_ideals, num_classes))
-        self.closing = np.zeros((num_ideals, num_classes))
-        tables = list(costs.edges.values())
-        self.num_pins = np.array([len(pins) for pins in costs.edges], dtype=np.int64)
-        self.offset = np.concatenate([[0], np.cumsum(self.num_pins + 1)])[:-1].astype(np.int64)
-        self.payments = np.concatenate([np.zeros((num_classes, 0)), *tables], axis=1)
-        crossings: list[tuple[Integers, Integers]] = []
-        for (pins, table), size in zip(costs.edges.items(), self.num_pins.tolist(), strict=True):
-            inside = bits[list(pins)].sum(axis=0)
-            crossing = np.flatnonzero((inside > 0) & (inside < size))
-            crossings.append((crossing, inside[crossing]))
-            self._charge(table, inside, size)
-        self._order(crossings, num_ideals)
-
-    def _charge(self, table: Floats, inside: Integers, size: int) -> None:
-        """A stage from J to I pays table[:, size] if all pins are in I and none in J, table[:, pins in I] if some."""
-        for index in np.flatnonzero(table.any(axis=1)).tolist():
-            self.closing[:, index] += table[index][inside]
-            opening = table[index, size] - table[index, ::-1]
-            opening[0] = 0.0
-            self.opening[:, index] += opening[inside]
-
-    def _order(self, crossings: Sequence[tuple[Integers, Integers]], num_ideals: int) -> None:
-        ideal = np.concatenate([np.zeros(0, dtype=np.int64), *(crossing for crossing, _ in crossings)])
-        inside = np.concatenate([np.zeros(0, dtype=np.int64), *(pins for _, pins in crossings)])
-        edge = np.repeat(np.arange(len(crossings)), [crossing.size for crossing, _ in crossings])
-        order = np.argsort(ideal, kind="stable")
-        self.first = np.searchsorted(ideal[order], np.arange(num_ideals + 1)).astype(np.int64)
-        self.edge, self.pins = edge[order].astype(np.int64), inside[order].astype(np.int64)

@@ -6,6 +6,7 @@ import numpy as np
 
 from planner.partition.lattice import Words
 from planner.partition.placement.compiled import compiled
+from planner.partition.placement.ideals.ideal_costs import IdealTables
 from planner.partition.problem import Booleans, Floats, Integers
 
 
@@ -14,17 +15,7 @@ def relax_rows(
     rows: tuple[int, int],
     ideals: Words,
     work: Integers,
-    compute: Floats,
-    forbidden: Integers,
-    held_bytes: Floats,
-    opening: Floats,
-    closing: Floats,
-    first: Integers,
-    edge: Integers,
-    pins: Integers,
-    payments: Floats,
-    offset: Integers,
-    num_pins: Integers,
+    tables: IdealTables,
     class_bytes: Floats,
     step: Integers,
     fewer: Integers,
@@ -43,7 +34,7 @@ def relax_rows(
     """
     num_ideals, num_words = ideals.shape
     num_states, num_classes = step.shape
-    reached = np.zeros(num_pins.size, dtype=np.int64)
+    reached = np.zeros(tables.num_pins.size, dtype=np.int64)
     live = np.zeros(num_states, dtype=np.int64)
     next_states = np.zeros(num_classes, dtype=np.uint64)
     num_pairs = 0
@@ -66,8 +57,8 @@ def relax_rows(
             continue
         for own in range(num_classes):
             targets |= next_states[own]
-        for at in range(first[start], first[start + 1]):
-            reached[edge[at]] = pins[at]
+        for at in range(tables.first[start], tables.first[start + 1]):
+            reached[tables.edge[at]] = tables.pins[at]
         for end in range(start + 1, num_ideals):
             if work[end] - work[start] > max_work:
                 break
@@ -84,10 +75,10 @@ def relax_rows(
             for own in range(num_classes):
                 if alive_mask[end] & next_states[own] == 0:
                     continue
-                least = compute[end, own] - compute[start, own]
-                if least >= limit or forbidden[end, own] != forbidden[start, own]:
+                least = tables.compute[end, own] - tables.compute[start, own]
+                if least >= limit or tables.forbidden[end, own] != tables.forbidden[start, own]:
                     continue
-                if held_bytes[end] - held_bytes[start] > class_bytes[own]:
+                if tables.held_bytes[end] - tables.held_bytes[start] > class_bytes[own]:
                     continue
                 num_pairs += 2 * num_live
                 gains = False
@@ -98,14 +89,18 @@ def relax_rows(
                         gains = gains or max(best[start, state], least) < best[end, after]
                 if not gains:
                     continue
-                num_pairs += 2 * (first[end + 1] - first[end])
-                load = closing[end, own] - opening[start, own]
-                for at in range(first[end], first[end + 1]):
-                    pins_before = reached[edge[at]]
+                num_pairs += 2 * (tables.first[end + 1] - tables.first[end])
+                load = tables.closing[end, own] - tables.opening[start, own]
+                for at in range(tables.first[end], tables.first[end + 1]):
+                    pins_before = reached[tables.edge[at]]
                     if pins_before > 0:
-                        base, size, now = offset[edge[at]], num_pins[edge[at]], pins[at]
-                        load += payments[own, base + now - pins_before] - payments[own, base + now]
-                        load += payments[own, base + size] - payments[own, base + size - pins_before]
+                        base, size, now = (
+                            tables.offset[tables.edge[at]],
+                            tables.num_pins[tables.edge[at]],
+                            tables.pins[at],
+                        )
+                        load += tables.payments[own, base + now - pins_before] - tables.payments[own, base + now]
+                        load += tables.payments[own, base + size] - tables.payments[own, base + size - pins_before]
                 if load >= limit:
                     continue
                 for index in range(num_live):
@@ -116,6 +111,6 @@ def relax_rows(
                         if value < best[end, after]:
                             best[end, after] = value
                             parent[end, after] = (start * num_states + state) * num_classes + own
-        for at in range(first[start], first[start + 1]):
-            reached[edge[at]] = 0
+        for at in range(tables.first[start], tables.first[start + 1]):
+            reached[tables.edge[at]] = 0
     return num_pairs

@@ -26,7 +26,7 @@ class PassBlocks:
 
 def pass_blocks(graph: PassGraph, ideals: PassIdeals, max_blocks: int) -> PassBlocks | None:
     """None if there are more than `max_blocks`. O(pairs of ideals within memory * border)."""
-    from planner.partition.placement.passes.blocks_kernel import list_blocks
+    from planner.partition.placement.passes.blocks_kernel import BlockTables, list_blocks
 
     inside = ideals.inside
     reads = np.zeros((graph.num_units, graph.num_tensors), dtype=np.float32)
@@ -55,7 +55,7 @@ def pass_blocks(graph: PassGraph, ideals: PassIdeals, max_blocks: int) -> PassBl
         graph.option_seconds, graph.option_loss, option_order, optional_bytes, optional_seconds, limits,
     )  # fmt: skip
     # Of one layout: the kernel is compiled for each that it is given.
-    begin, before, classes, seconds = list_blocks(max_blocks, *map(np.ascontiguousarray, tables))
+    begin, before, classes, seconds = list_blocks(max_blocks, BlockTables._make(map(np.ascontiguousarray, tables)))
     if begin[-1] > max_blocks:
         return None
     return PassBlocks(begin=begin, before=before, serial_class=classes, seconds=seconds)

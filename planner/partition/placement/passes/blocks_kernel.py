@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,32 +11,40 @@ from planner.partition.placement.compiled import compiled
 Array = np.ndarray[Any, Any]
 
 
+class BlockTables(NamedTuple):
+    """Of ideals [i], tensors [t], units [u], options [o] and serial classes [a], as PassGraph and PassIdeals have them.
+
+    `num_read` [i, t]: readers inside. What others still read is `border_tensor[border_begin[i]:border_begin[i + 1]]`.
+    `used_bytes` [i], `busy_seconds`, `barred` [a, i]: sums over an ideal's units; `optional_*`, over their options.
+    `option_order` [a, o]: cheapest loss per byte first. `limits` [a]: bytes.
+    """
+
+    inside: Array
+    step_begin: Array
+    step_from: Array
+    num_read: Array
+    border_begin: Array
+    border_tensor: Array
+    tensor_unit: Array
+    transfer: Array
+    used_bytes: Array
+    busy_seconds: Array
+    barred: Array
+    option_unit: Array
+    option_of_tensor: Array
+    option_bytes: Array
+    option_seconds: Array
+    option_loss: Array
+    option_order: Array
+    optional_bytes: Array
+    optional_seconds: Array
+    limits: Array
+
+
 @compiled
-def list_blocks(
-    max_blocks: int,
-    inside: Array,
-    step_begin: Array,
-    step_from: Array,
-    num_read: Array,
-    border_begin: Array,
-    border_tensor: Array,
-    tensor_unit: Array,
-    transfer: Array,
-    used_bytes: Array,
-    busy_seconds: Array,
-    barred: Array,
-    option_unit: Array,
-    option_of_tensor: Array,
-    option_bytes: Array,
-    option_seconds: Array,
-    option_loss: Array,
-    option_order: Array,
-    optional_bytes: Array,
-    optional_seconds: Array,
-    limits: Array,
-) -> tuple[Array, Array, Array, Array]:
+def list_blocks(max_blocks: int, tables: BlockTables) -> tuple[Array, Array, Array, Array]:
     """(begin, before, class, seconds); it stops early, with a larger count in `begin`, past `max_blocks`."""
-    num_ideals, num_classes = inside.shape[0], limits.size
+    num_ideals, num_classes = tables.inside.shape[0], tables.limits.size
     begin = np.zeros(num_ideals + 1, dtype=np.int64)
     room = min(max_blocks, 1 << 16)
     before, classes = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int16)
@@ -44,27 +52,23 @@ def list_blocks(
     reached_from = np.full(num_ideals, -1, dtype=np.int64)
     stack = np.empty(num_ideals, dtype=np.int64)
     count = 0
-    largest = limits.max() if num_classes else -1.0
+    largest = tables.limits.max() if num_classes else -1.0
     for after in range(num_ideals):
         stack[0], depth = after, 1
         while depth:
             depth -= 1
             here = stack[depth]
-            for step in range(step_begin[here], step_begin[here + 1]):
-                first = step_from[step]
+            for step in range(tables.step_begin[here], tables.step_begin[here + 1]):
+                first = tables.step_from[step]
                 if reached_from[first] == after:
                     continue
                 reached_from[first] = after
-                if used_bytes[after] - used_bytes[first] > largest:
+                if tables.used_bytes[after] - tables.used_bytes[first] > largest:
                     continue
                 stack[depth] = first
                 depth += 1
                 for row in range(num_classes):
-                    lasts = _block_seconds(
-                        first, after, row, inside, num_read, border_begin, border_tensor, tensor_unit, transfer,
-                        used_bytes, busy_seconds, barred, option_unit, option_of_tensor, option_bytes, option_seconds,
-                        option_loss, option_order, optional_bytes, optional_seconds, limits,
-                    )  # fmt: skip
+                    lasts = _block_seconds(first, after, row, tables)
                     if lasts == np.inf:
                         continue
                     if count == room:
@@ -88,83 +92,45 @@ def _grown(array: Array, room: int) -> Array:
 
 
 @compiled
-def _block_seconds(
-    first: int,
-    after: int,
-    row: int,
-    inside: Array,
-    num_read: Array,
-    border_begin: Array,
-    border_tensor: Array,
-    tensor_unit: Array,
-    transfer: Array,
-    used_bytes: Array,
-    busy_seconds: Array,
-    barred: Array,
-    option_unit: Array,
-    option_of_tensor: Array,
-    option_bytes: Array,
-    option_seconds: Array,
-    option_loss: Array,
-    option_order: Array,
-    optional_bytes: Array,
-    optional_seconds: Array,
-    limits: Array,
-) -> float:
+def _block_seconds(first: int, after: int, row: int, tables: BlockTables) -> float:
     """inf where the block does not fit or cannot run on the class."""
-    spare = limits[row] - (used_bytes[after] - used_bytes[first])
-    if spare < 0 or barred[row, after] != barred[row, first]:
+    spare = tables.limits[row] - (tables.used_bytes[after] - tables.used_bytes[first])
+    if spare < 0 or tables.barred[row, after] != tables.barred[row, first]:
         return np.inf
-    lasts = busy_seconds[row, after] - busy_seconds[row, first]
-    for entry in range(border_begin[first], border_begin[first + 1]):
-        tensor = border_tensor[entry]
-        if num_read[after, tensor] > num_read[first, tensor]:
-            lasts += transfer[row, tensor]
-    lasts += optional_seconds[row, after] - optional_seconds[row, first]
-    spare -= optional_bytes[row, after] - optional_bytes[row, first]
-    for entry in range(border_begin[after], border_begin[after + 1]):
-        tensor = border_tensor[entry]
-        if inside[first, tensor_unit[tensor]]:
+    lasts = tables.busy_seconds[row, after] - tables.busy_seconds[row, first]
+    for entry in range(tables.border_begin[first], tables.border_begin[first + 1]):
+        tensor = tables.border_tensor[entry]
+        if tables.num_read[after, tensor] > tables.num_read[first, tensor]:
+            lasts += tables.transfer[row, tensor]
+    lasts += tables.optional_seconds[row, after] - tables.optional_seconds[row, first]
+    spare -= tables.optional_bytes[row, after] - tables.optional_bytes[row, first]
+    for entry in range(tables.border_begin[after], tables.border_begin[after + 1]):
+        tensor = tables.border_tensor[entry]
+        if tables.inside[first, tables.tensor_unit[tensor]]:
             continue
-        lasts += transfer[row, tensor]
-        option = option_of_tensor[tensor]
+        lasts += tables.transfer[row, tensor]
+        option = tables.option_of_tensor[tensor]
         if option >= 0:
-            lasts -= option_seconds[row, option]
-            spare += option_bytes[row, option]
+            lasts -= tables.option_seconds[row, option]
+            spare += tables.option_bytes[row, option]
     if spare >= 0:
         return float(lasts)
-    return float(lasts) + _least_loss(
-        first, after, row, -spare, inside, border_begin, border_tensor, option_unit, option_of_tensor, option_bytes,
-        option_loss, option_order,
-    )  # fmt: skip
+    return float(lasts) + _least_loss(first, after, row, -spare, tables)
 
 
 @compiled
-def _least_loss(
-    first: int,
-    after: int,
-    row: int,
-    lacking: float,
-    inside: Array,
-    border_begin: Array,
-    border_tensor: Array,
-    option_unit: Array,
-    option_of_tensor: Array,
-    option_bytes: Array,
-    option_loss: Array,
-    option_order: Array,
-) -> float:
+def _least_loss(first: int, after: int, row: int, lacking: float, tables: BlockTables) -> float:
     """A bound on what leaving options of `lacking` bytes costs: fractional, and at least the cheapest one."""
-    free = np.zeros(option_unit.size, dtype=np.bool_)
-    for entry in range(border_begin[after], border_begin[after + 1]):
-        option = option_of_tensor[border_tensor[entry]]
+    free = np.zeros(tables.option_unit.size, dtype=np.bool_)
+    for entry in range(tables.border_begin[after], tables.border_begin[after + 1]):
+        option = tables.option_of_tensor[tables.border_tensor[entry]]
         if option >= 0:
             free[option] = True
     least, lost = np.inf, 0.0
-    for option in option_order[row]:
-        unit, size = option_unit[option], option_bytes[row, option]
-        if inside[after, unit] and not inside[first, unit] and not free[option] and size > 0:
-            loss = option_loss[row, option]
+    for option in tables.option_order[row]:
+        unit, size = tables.option_unit[option], tables.option_bytes[row, option]
+        if tables.inside[after, unit] and not tables.inside[first, unit] and not free[option] and size > 0:
+            loss = tables.option_loss[row, option]
             least = min(least, loss)
             lost += loss * min(1.0, max(lacking, 0.0) / size)
             lacking -= size

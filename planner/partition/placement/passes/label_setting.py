@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +19,7 @@ from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Floats, Integers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Labels:
+class Labels(NamedTuple):
     """Labels [l] of one ideal: `finish` [l, border + 1], the last column being the latest end so far; `state` [l].
 
     A label comes from row `origin_row` of ideal `origin`, by block `way` on `device`, or by step -1 - way on class
@@ -37,50 +37,32 @@ class Labels:
     unit_class: Integers
 
     def take(self, rows: Integers) -> Labels:
-        return Labels(
-            finish=self.finish[rows],
-            left_bytes=self.left_bytes[rows],
-            idle_from=self.idle_from[rows],
-            state=self.state[rows],
-            device=self.device[rows],
-            origin=self.origin[rows],
-            origin_row=self.origin_row[rows],
-            way=self.way[rows],
-            unit_class=self.unit_class[rows],
-        )
+        return Labels._make(column[rows] for column in self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenChains:
+    """Chains that cutting planes left open, and what is known of them: the cheapest against each of a few flows."""
+
+    space: ChainSpace
+    finish_times: FinishTimes
+    flow_bounds: Sequence[CheapestChain]
 
 
 def search_labels(
-    space: ChainSpace,
-    finish_times: FinishTimes,
-    flow_bounds: Sequence[CheapestChain],
-    incumbent: Incumbent,
-    max_labels: int,
-    out_of_time: OutOfTime,
-    *,
-    devices_apart: bool = False,
+    chains: OpenChains, incumbent: Incumbent, max_labels: int, out_of_time: OutOfTime, *, devices_apart: bool
 ) -> float:
-    """A lower bound on all chains of the space, the incumbent's seconds if proven. O(labels * (ways + labels)).
+    """A lower bound on all of the chains, the incumbent's seconds if proven. O(labels * (ways + labels)).
 
     With `devices_apart` each block waits for its device, which several may share as far as bytes allow.
     """
-    return _Search(space, finish_times, flow_bounds, incumbent, max_labels, devices_apart=devices_apart).run(
-        out_of_time
-    )
+    return _Search(chains, incumbent, max_labels, devices_apart=devices_apart).run(out_of_time)
 
 
 class _Search:
-    def __init__(
-        self,
-        space: ChainSpace,
-        finish_times: FinishTimes,
-        flow_bounds: Sequence[CheapestChain],
-        incumbent: Incumbent,
-        max_labels: int,
-        *,
-        devices_apart: bool,
-    ) -> None:
-        self._space, self._finish_times, self._flow_bounds = space, finish_times, flow_bounds
+    def __init__(self, chains: OpenChains, incumbent: Incumbent, max_labels: int, *, devices_apart: bool) -> None:
+        space = chains.space
+        self._space, self._finish_times, self._flow_bounds = space, chains.finish_times, chains.flow_bounds
         self._incumbent, self._max_labels = incumbent, max_labels
         self._arriving: list[list[Labels]] = [[] for _ in range(space.ideals.num_ideals)]
         self._settled: list[Labels | None] = [None] * space.ideals.num_ideals
@@ -155,9 +137,8 @@ class _Search:
             unit = int(space.ideals.step_unit[step])
             for device_class, finish in self._finish_times.after_unit(ideal, target, labels.finish, unit):
                 arrived = _arrival(labels, finish, labels.state, ideal, rows, -1 - step)
-                self._arriving[target].append(
-                    replace(arrived, unit_class=np.full(rows.size, device_class, dtype=np.int64))
-                )
+                arrived.unit_class[:] = device_class
+                self._arriving[target].append(arrived)
 
     def _extend_by_block(self, ideal: int, labels: Labels, way: int, target: int) -> None:
         blocks = self._space.blocks
@@ -236,17 +217,7 @@ def _arrival(labels: Labels, finish: Floats, state: Integers, ideal: int, rows: 
 
 
 def _joined(parts: Sequence[Labels]) -> Labels:
-    return Labels(
-        finish=np.concatenate([part.finish for part in parts]),
-        left_bytes=np.concatenate([part.left_bytes for part in parts]),
-        idle_from=np.concatenate([part.idle_from for part in parts]),
-        state=np.concatenate([part.state for part in parts]),
-        device=np.concatenate([part.device for part in parts]),
-        origin=np.concatenate([part.origin for part in parts]),
-        origin_row=np.concatenate([part.origin_row for part in parts]),
-        way=np.concatenate([part.way for part in parts]),
-        unit_class=np.concatenate([part.unit_class for part in parts]),
-    )
+    return Labels._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
 
 
 def _undominated(costs: Floats) -> Integers:

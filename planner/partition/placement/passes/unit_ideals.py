@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from planner.partition.lattice import Order, enumerate_ideals, members_of, prefixes
+from planner.partition.lattice import Order, as_bits, as_words, enumerate_ideals, members_of, prefixes
 from planner.partition.placement.passes.unit_graph import PassGraph
 from planner.partition.problem import Integers
 from planner.partition.topological_order import depth_first_order
@@ -66,13 +66,10 @@ def _unit_arcs(graph: PassGraph) -> tuple[list[set[int]], list[set[int]]]:
 
 
 def _packed(num_units: int, ideals: list[int], steps: list[list[tuple[int, int]]]) -> PassIdeals:
-    width = (num_units + 7) // 8
-    raw = np.frombuffer(b"".join(ideal.to_bytes(width, "little") for ideal in ideals), dtype=np.uint8)
-    inside = np.unpackbits(raw.reshape(len(ideals), width), axis=1, count=num_units, bitorder="little")
     counts = [len(of_ideal) for of_ideal in steps]
     flat = np.array([step for of_ideal in steps for step in of_ideal], dtype=np.int64).reshape(-1, 2)
     return PassIdeals(
-        inside=np.ascontiguousarray(inside),
+        inside=np.ascontiguousarray(as_bits(as_words(ideals, num_units), num_units)).view(np.uint8),
         step_begin=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)]),
         step_from=flat[:, 0].copy(),
         step_unit=flat[:, 1].copy(),

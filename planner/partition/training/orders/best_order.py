@@ -23,7 +23,7 @@ from planner.partition.training.orders.exchange import improve
 from planner.partition.training.orders.lower_bound import arc_bounds, lower_bound
 from planner.partition.training.orders.room import Room, most_alone, most_of_copies, neighbours, shared, splits
 from planner.partition.training.pipeline_order import Pass, Step
-from planner.partition.training.step_graph import BACKWARD, WEIGHT, Arcs, StepGraph, TrainingStep, step_graph
+from planner.partition.training.step_graph import BACKWARD, WEIGHT, StepGraph, TrainingStep, step_graph
 from planner.partition.training.step_time import step_seconds
 
 Orders = Mapping[int, tuple[Step, ...]]
@@ -79,7 +79,7 @@ def quick_order(step: TrainingStep, room: Room) -> Orders:
         kept = shared(step, room, _need(step))
     graph = step_graph(step, split=True, most_kept=kept, buffers=buffers.BUFFERS)
     _, tail = arc_bounds(graph)
-    return graph.orders(_dispatched(graph, tail, 0.0)[0])
+    return graph.orders(dispatch(graph.jobs, tail, 0.0)[0])
 
 
 def _named(step: TrainingStep) -> Iterator[Orders]:
@@ -121,8 +121,8 @@ def _need(step: TrainingStep) -> list[float]:
     graph = step_graph(step, split=True, most_kept=most_of_copies(step))
     start, _ = arc_bounds(graph)
     shape = 3, len(step.stages), step.microbatches
-    ends = (start + graph.seconds).reshape(shape)[WEIGHT, :, 0]
-    work = np.bincount(graph.device, graph.seconds).max() / step.microbatches or 1.0
+    ends = (start + graph.jobs.seconds).reshape(shape)[WEIGHT, :, 0]
+    work = np.bincount(graph.jobs.device, graph.jobs.seconds).max() / step.microbatches or 1.0
     spans = (ends - start.reshape(shape)[0, :, 0]) / work
     return [float(span) / len(own) + 1.0 for span, own in zip(spans, step.copies, strict=True)]
 
@@ -179,7 +179,7 @@ def _starts(step: TrainingStep, most_kept: tuple[int, ...], waiting: int) -> Ite
     graph, scale = _in_ticks(step_graph(step, split=True, most_kept=most_kept, buffers=waiting))
     for priority in _priorities(graph):
         for patience in _PATIENCE:
-            sequence, begin = _dispatched(graph, priority, patience)
+            sequence, begin = dispatch(graph.jobs, priority, patience)
             start = _Start(
                 seconds=math.inf, most_kept=most_kept, graph=graph, scale=scale, sequence=sequence, begin=begin
             )
@@ -198,36 +198,14 @@ def _priorities(graph: StepGraph) -> Iterator[Floats]:
     yield -start
 
 
-def _dispatched(graph: StepGraph, priority: Floats, patience: float) -> tuple[Integers, Integers]:
-    return dispatch(
-        graph.device, graph.seconds, np.zeros(len(graph.device_ids)), graph.arcs_into, graph.arcs_from,
-        graph.out.target, graph.out.delay, priority, patience,
-    )  # fmt: skip
-
-
 def _improved(start: _Start, target: float, work: int, seed: int = 0) -> _Start:
-    graph = start.graph
-    value, sequence = improve(
-        start.sequence, start.begin, graph.device, graph.seconds, graph.lag, graph.closing, graph.arcs_into,
-        graph.into.source, graph.into.delay, graph.arcs_from, graph.out.target, graph.out.delay,
-        target * start.scale, work, seed,
-    )  # fmt: skip
+    value, sequence = improve(start.sequence, start.begin, start.graph.jobs, target * start.scale, work, seed)
     return replace(start, seconds=value / start.scale, sequence=sequence)
 
 
 def _in_ticks(graph: StepGraph) -> tuple[StepGraph, float]:
     """The graph with whole numbers for seconds, and how many make a second."""
-    scale = _TICKS / (float(graph.seconds.sum() + graph.closing.sum()) or 1.0)
-
-    def rounded(arcs: Arcs) -> Arcs:
-        return replace(arcs, delay=np.rint(arcs.delay * scale))
-
-    ticks = replace(
-        graph,
-        seconds=np.rint(graph.seconds * scale),
-        lag=np.rint(graph.lag * scale),
-        closing=np.rint(graph.closing * scale),
-        into=rounded(graph.into),
-        out=rounded(graph.out),
-    )
-    return ticks, scale
+    jobs = graph.jobs
+    scale = _TICKS / (float(jobs.seconds.sum() + jobs.closing.sum()) or 1.0)
+    seconds = ("seconds", "lag", "closing", "into_delay", "out_delay")
+    return replace(graph, jobs=jobs._replace(**{name: np.rint(getattr(jobs, name) * scale) for name in seconds})), scale

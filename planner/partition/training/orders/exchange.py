@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from planner.partition.placement.compiled import compiled
+from planner.partition.training.step_graph import Jobs
 from planner.partition.training.step_time import places, starts, tails
 
 Array = np.ndarray[Any, Any]
@@ -32,14 +33,11 @@ def _random(state: Array, below: int) -> int:
 
 
 @compiled
-def _longest_path(
-    value: float, offset: int, after: Array, start: Array, tail: Array, seconds: Array, arcs_from: Array,
-    out_target: Array, out_delay: Array, path: Array,
-) -> int:  # fmt: skip
+def _longest_path(value: float, offset: int, after: Array, start: Array, tail: Array, jobs: Jobs, path: Array) -> int:
     """Fills in a path of length `value`, along devices where it can be; how many passes it has."""
     length, number = 0, -1
-    for at in range(seconds.size):
-        candidate = (at + offset) % seconds.size
+    for at in range(jobs.seconds.size):
+        candidate = (at + offset) % jobs.seconds.size
         if start[candidate] == 0.0 and tail[candidate] == value:
             number = candidate
             break
@@ -48,12 +46,12 @@ def _longest_path(
         length += 1
         following = -1
         other = after[number]
-        if other >= 0 and start[other] == start[number] + seconds[number] and start[other] + tail[other] == value:
+        if other >= 0 and start[other] == start[number] + jobs.seconds[number] and start[other] + tail[other] == value:
             following = other
         if following < 0:
-            for arc in range(arcs_from[number], arcs_from[number + 1]):
-                other = out_target[arc]
-                if start[other] == start[number] + out_delay[arc] and start[other] + tail[other] == value:
+            for arc in range(jobs.arcs_from[number], jobs.arcs_from[number + 1]):
+                other = jobs.out_target[arc]
+                if start[other] == start[number] + jobs.out_delay[arc] and start[other] + tail[other] == value:
                     following = other
                     break
         number = following
@@ -61,19 +59,16 @@ def _longest_path(
 
 
 @compiled
-def _last_place(
-    number: int, target: int, sequence: Array, place: Array, device: Array, start: Array, lag: Array,
-    arcs_from: Array, out_target: Array,
-) -> int:  # fmt: skip
+def _last_place(number: int, target: int, sequence: Array, place: Array, start: Array, jobs: Jobs) -> int:
     """How far back in its block, at most to place `target`, a pass may go without a circle.
 
     It may not pass what waits for it. Whatever waits for one of these begins no sooner than that makes something.
     """
     reach = np.inf
-    for arc in range(arcs_from[number], arcs_from[number + 1]):
-        other = out_target[arc]
-        reach = min(reach, start[other] + lag[other])
-        if device[other] == device[number]:
+    for arc in range(jobs.arcs_from[number], jobs.arcs_from[number + 1]):
+        other = jobs.out_target[arc]
+        reach = min(reach, start[other] + jobs.lag[other])
+        if jobs.device[other] == jobs.device[number]:
             target = min(target, place[other] - 1)
     while target > place[number] and start[sequence[target]] >= reach:
         target -= 1
@@ -81,18 +76,15 @@ def _last_place(
 
 
 @compiled
-def _first_place(
-    number: int, target: int, sequence: Array, place: Array, device: Array, start: Array, lag: Array,
-    arcs_into: Array, into_source: Array,
-) -> int:  # fmt: skip
+def _first_place(number: int, target: int, sequence: Array, place: Array, start: Array, jobs: Jobs) -> int:
     """How far to the front of its block it may go, likewise."""
     limit = -1.0
-    for arc in range(arcs_into[number], arcs_into[number + 1]):
-        other = into_source[arc]
+    for arc in range(jobs.arcs_into[number], jobs.arcs_into[number + 1]):
+        other = jobs.into_source[arc]
         limit = max(limit, start[other])
-        if device[other] == device[number]:
+        if jobs.device[other] == jobs.device[number]:
             target = max(target, place[other] + 1)
-    while target < place[number] and start[sequence[target]] + lag[sequence[target]] <= limit:
+    while target < place[number] and start[sequence[target]] + jobs.lag[sequence[target]] <= limit:
         target += 1
     return target
 
@@ -100,27 +92,26 @@ def _first_place(
 @compiled
 def _estimate(
     moved: int, low: int, high: int, is_later: bool, sequence: Array, first: int, end: int, start: Array, tail: Array,
-    seconds: Array, closing: float, arcs_into: Array, into_source: Array, into_delay: Array, arcs_from: Array,
-    out_target: Array, out_delay: Array, heads: Array,
+    jobs: Jobs, heads: Array,
 ) -> float:  # fmt: skip
     """The longest path through places `low` to `high` of a device that has places `first` to `end`, once the pass at
     one of the two has moved to the other, as if nothing else changed."""
     last = sequence[low - 1] if low > first else -1
-    free = start[last] + seconds[last] if last >= 0 else 0.0
+    free = start[last] + jobs.seconds[last] if last >= 0 else 0.0
     for position in range(low, high + 1):
         number = _pass_at(position, moved, low, high, is_later, sequence)
         begins = free
-        for arc in range(arcs_into[number], arcs_into[number + 1]):
-            begins = max(begins, start[into_source[arc]] + into_delay[arc])
+        for arc in range(jobs.arcs_into[number], jobs.arcs_into[number + 1]):
+            begins = max(begins, start[jobs.into_source[arc]] + jobs.into_delay[arc])
         heads[position] = begins
-        free = begins + seconds[number]
-    behind = tail[sequence[high + 1]] if high + 1 < end else closing
+        free = begins + jobs.seconds[number]
+    behind = tail[sequence[high + 1]] if high + 1 < end else jobs.closing[jobs.device[moved]]
     longest = 0.0
     for position in range(high, low - 1, -1):
         number = _pass_at(position, moved, low, high, is_later, sequence)
-        behind += seconds[number]
-        for arc in range(arcs_from[number], arcs_from[number + 1]):
-            behind = max(behind, out_delay[arc] + tail[out_target[arc]])
+        behind += jobs.seconds[number]
+        for arc in range(jobs.arcs_from[number], jobs.arcs_from[number + 1]):
+            behind = max(behind, jobs.out_delay[arc] + tail[jobs.out_target[arc]])
         longest = max(longest, heads[position] + behind)
     return longest
 
@@ -162,16 +153,12 @@ def _move(moved: int, low: int, high: int, is_later: bool, sequence: Array, forb
 
 
 @compiled
-def improve(
-    sequence: Array, begin: Array, device: Array, seconds: Array, lag: Array, closing: Array, arcs_into: Array,
-    into_source: Array, into_delay: Array, arcs_from: Array, out_target: Array, out_delay: Array, target: float,
-    work: int, seed: int,
-) -> tuple[float, Array]:  # fmt: skip
+def improve(sequence: Array, begin: Array, jobs: Jobs, target: float, work: int, seed: int) -> tuple[float, Array]:
     """(least seconds, the sequence that has them). Ends at `target`, or once it has looked at `work` passes.
 
     Seconds are whole numbers, so that paths compare exactly. Infinite where the first sequence is a deadlock.
     """
-    num_passes = seconds.size
+    num_passes = jobs.seconds.size
     before, after = np.empty(num_passes, dtype=np.int64), np.empty(num_passes, dtype=np.int64)
     turn, place = np.empty(num_passes, dtype=np.int64), np.empty(num_passes, dtype=np.int64)
     start, tail, heads = np.empty(num_passes), np.empty(num_passes), np.empty(num_passes)
@@ -183,10 +170,10 @@ def improve(
         step += 1
         looked_at += num_passes
         places(sequence, begin, before, after)
-        count = starts(before, after, seconds, arcs_into, into_source, into_delay, arcs_from, out_target, start, turn)
+        count = starts(before, after, jobs, start, turn)
         if count < num_passes:
             break
-        tails(after, device, closing, seconds, arcs_from, out_target, out_delay, turn, tail)
+        tails(after, jobs, turn, tail)
         value = (start + tail).max()
         if value < best:
             best = value
@@ -196,7 +183,7 @@ def improve(
         for position in range(num_passes):
             place[sequence[position]] = position
         offset = _random(state, num_passes)
-        length = _longest_path(value, offset, after, start, tail, seconds, arcs_from, out_target, out_delay, path)
+        length = _longest_path(value, offset, after, start, tail, jobs, path)
         least, chosen, chosen_to, seen = np.inf, -1, -1, 0
         drawn, drawn_to = -1, -1
         at = 0
@@ -214,22 +201,15 @@ def improve(
                     if (way == 1 and position + 1 >= last) or (way == 3 and position - 1 <= first):
                         continue
                     if is_later:
-                        to = _last_place(
-                            number, last if way == 0 else position + 1, sequence, place, device, start, lag, arcs_from,
-                            out_target,
-                        )  # fmt: skip
+                        to = _last_place(number, last if way == 0 else position + 1, sequence, place, start, jobs)
                     else:
-                        to = _first_place(
-                            number, first if way == 2 else position - 1, sequence, place, device, start, lag,
-                            arcs_into, into_source,
-                        )  # fmt: skip
+                        to = _first_place(number, first if way == 2 else position - 1, sequence, place, start, jobs)
                     if to == position or (to > position) != is_later:
                         continue
-                    low, high, owner = min(position, to), max(position, to), device[number]
+                    low, high, owner = min(position, to), max(position, to), jobs.device[number]
                     estimate = _estimate(
-                        number, low, high, is_later, sequence, begin[owner], begin[owner + 1], start, tail, seconds,
-                        closing[owner], arcs_into, into_source, into_delay, arcs_from, out_target, out_delay, heads,
-                    )  # fmt: skip
+                        number, low, high, is_later, sequence, begin[owner], begin[owner + 1], start, tail, jobs, heads
+                    )
                     seen += 1
                     looked_at += high - low + 1
                     if _random(state, seen) == 0:

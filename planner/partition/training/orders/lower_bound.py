@@ -24,23 +24,20 @@ def arc_bounds(graph: StepGraph) -> tuple[Floats, Floats]:
     nobody = np.full(graph.num_passes, -1, dtype=np.int64)
     start, tail = np.empty(graph.num_passes), np.empty(graph.num_passes)
     turn = np.empty(graph.num_passes, dtype=np.int64)
-    out = graph.out
-    count = starts(
-        nobody, nobody, graph.seconds, graph.arcs_into, graph.into.source, graph.into.delay, graph.arcs_from,
-        out.target, start, turn,
-    )  # fmt: skip
+    count = starts(nobody, nobody, graph.jobs, start, turn)
     assert count == graph.num_passes, "arcs in a circle"
-    tails(nobody, graph.device, graph.closing, graph.seconds, graph.arcs_from, out.target, out.delay, turn, tail)
+    tails(nobody, graph.jobs, turn, tail)
     return start, tail
 
 
 def lower_bound(graph: StepGraph) -> float:
     """O(arcs + passes x passes of a device) at most."""
     start, tail = arc_bounds(graph)
-    behind = tail - graph.seconds
+    seconds, device = graph.jobs.seconds, graph.jobs.device
+    behind = tail - seconds
     of_devices = [
-        preemptive(start[own], graph.seconds[own], behind[own])
-        for own in (np.flatnonzero(graph.device == device) for device in range(len(graph.device_ids)))
+        preemptive(start[own], seconds[own], behind[own])
+        for own in (np.flatnonzero(device == rank) for rank in range(len(graph.device_ids)))
         if own.size
     ]
     return float(max((start + tail).max(), *of_devices))
