@@ -7,5 +7,6 @@ The question   problem; infeasible (why there is no answer)
 Its costs      costs (of a placement: seconds and bytes of each device, and the latency)
 Searches       contiguous (least bottleneck of stages in an order), by ideals/; free (least bottleneck, any node
                anywhere), by netlists/; latency (of a single pass), by passes/
-What they use  device_states (which devices are used, by class); compiled (numba, or plain Python)
+What they use  incumbent (the best so far); device_states (which devices are used, by class); compiled (numba, or
+               plain Python)
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from planner.partition.placement.ideals.absorption import absorb
 from planner.partition.placement.ideals.all_ideals import Budget, search_all_ideals
 from planner.partition.placement.ideals.contraction import ItemCosts, Items, item_costs, items_of
-from planner.partition.placement.ideals.incumbent import Incumbent
+from planner.partition.placement.ideals.incumbent import StagesIncumbent
 from planner.partition.placement.ideals.order_chains import search_orders
 from planner.partition.placement.ideals.pruning import least_load
 from planner.partition.placement.infeasible import check_can_exist, nothing_fits
@@ -28,7 +28,7 @@ def best_contiguous(
     """
     items, costs = _contracted(problem)
     check_can_exist(problem, items.item_of_node)
-    incumbent = Incumbent(problem)
+    incumbent = StagesIncumbent(problem)
     search_orders(items, costs, incumbent)
     bound = least_load(costs, tuple(problem.class_devices.tolist()))
     budget = Budget(num_pairs=max_pairs, out_of_time=out_of_time)
@@ -37,8 +37,8 @@ def best_contiguous(
         raise nothing_fits(problem, "contiguous", proven=bound == float("inf"))
     return Placement(
         device_of_node=tuple(incumbent.devices.tolist()),
-        value_seconds=incumbent.value,
-        lower_bound_seconds=incumbent.value if incumbent.is_proven_by(bound) else bound,
+        value_seconds=incumbent.seconds,
+        lower_bound_seconds=incumbent.seconds if bound >= incumbent.to_beat else bound,
     )
 
 

@@ -15,9 +15,10 @@ from planner.partition.placement.device_states import counted_states, num_counte
 from planner.partition.placement.infeasible import check_can_exist, nothing_fits
 from planner.partition.placement.passes.blocks import pass_blocks
 from planner.partition.placement.passes.chain import ChainSpace, cheapest_chain
-from planner.partition.placement.passes.coarsening import segmented_units, shorter_units
-from planner.partition.placement.passes.contraction import PassUnits, pass_units
-from planner.partition.placement.passes.cutting_planes import FlowProgramme, Incumbent, raise_bound
+from planner.partition.placement.passes.coarsening import segmented_units
+from planner.partition.placement.passes.contraction import pass_units
+from planner.partition.placement.passes.cutting_planes import FlowProgramme, raise_bound
+from planner.partition.placement.passes.devices_of_runs import PassIncumbent
 from planner.partition.placement.passes.finish_times import FinishTimes
 from planner.partition.placement.passes.label_setting import OpenChains, search_labels
 from planner.partition.placement.passes.unit_graph import PassGraph, pass_graph
@@ -76,8 +77,7 @@ class _Search:
     def __init__(self, problem: PlacementProblem, *, contiguous: bool, effort: int, out_of_time: OutOfTime) -> None:
         self._problem, self._contiguous = problem, contiguous
         self._effort, self._out_of_time = effort, out_of_time
-        self._finest = pass_units(problem)
-        self.incumbent = Incumbent(problem=problem, contiguous=contiguous)
+        self.incumbent = PassIncumbent(problem, contiguous=contiguous)
         self.lower_bound = path_bound(problem)
         self._flow: Floats | None = None
         # Chains of any level are placements of the same nodes: what one level learns, all know.
@@ -85,26 +85,23 @@ class _Search:
 
     def run(self) -> None:
         for devices in simple_placements(self._problem):
-            self.incumbent.offer_devices(devices)
-        for units in reversed(self._levels()):
+            self.incumbent.offer(devices)
+        levels = self._levels()
+        for graph in reversed(levels):
             if self._done():
                 return
-            graph = pass_graph(self._problem, units)
             ideals = pass_ideals(graph, MAX_IDEALS)
             if ideals is not None:
-                self._search_level(graph, ideals, exact=units is self._finest)
+                self._search_level(graph, ideals, exact=graph is levels[0])
             elif graph.num_units <= MAX_PREFIXES:
                 self._search_level(graph, prefix_ideals(graph), exact=False)
 
-    def _levels(self) -> list[PassUnits]:
-        """From the finest to the first whose ideals are quickly searched."""
-        levels = [self._finest]
-        while pass_ideals(pass_graph(self._problem, levels[-1]), QUICK_IDEALS) is None:
-            shorter = shorter_units(self._problem, levels[-1])
-            levels.append(shorter or segmented_units(self._problem, levels[-1], NUM_SEGMENTS))
-            if shorter is None:
-                break
-        return levels
+    def _levels(self) -> list[PassGraph]:
+        """The finest units, and larger ones where their ideals are not quickly searched."""
+        finest = pass_graph(self._problem, pass_units(self._problem))
+        if pass_ideals(finest, QUICK_IDEALS) is not None:
+            return [finest]
+        return [finest, pass_graph(self._problem, segmented_units(finest, NUM_SEGMENTS))]
 
     def _search_level(self, graph: PassGraph, ideals: PassIdeals, *, exact: bool) -> None:
         blocks = pass_blocks(graph, ideals, MAX_BLOCKS)

@@ -12,11 +12,13 @@ from math import isqrt
 import numpy as np
 
 from planner.partition.lattice import enumerate_ideals, order_of
+from planner.partition.placement.costs import device_loads
 from planner.partition.placement.device_states import DeviceStates, counted_states, num_counted_states
 from planner.partition.placement.ideals.contraction import ItemCosts, Items
 from planner.partition.placement.ideals.free_items import without_free_items
-from planner.partition.placement.ideals.incumbent import Incumbent
+from planner.partition.placement.ideals.incumbent import StagesIncumbent
 from planner.partition.placement.ideals.least_bottleneck import Chain, best_chain
+from planner.partition.placement.incumbent import EQUAL
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Booleans, Floats
 
@@ -43,14 +45,16 @@ class Budget:
         return self.num_pairs <= 0 or self.out_of_time()
 
 
-def search_all_ideals(items: Items, costs: ItemCosts, incumbent: Incumbent, bound: float, budget: Budget) -> float:
+def search_all_ideals(
+    items: Items, costs: ItemCosts, incumbent: StagesIncumbent, bound: float, budget: Budget
+) -> float:
     """A bound at least as good, and a better incumbent if there is one. inf if no placement exists at all."""
     counts = tuple(incumbent.problem.class_devices.tolist())
     if num_counted_states(counts) > MAX_STATES:
         return bound
     rounds = _Rounds(items, costs, incumbent, counted_states(counts), budget)
     for _ in range(_MAX_ROUNDS):
-        if incumbent.is_proven_by(bound) or budget.is_spent or not rounds.can_go_on:
+        if bound >= incumbent.to_beat or budget.is_spent or not rounds.can_go_on:
             break
         bound = rounds.next_round(bound)
     return bound
@@ -58,7 +62,7 @@ def search_all_ideals(items: Items, costs: ItemCosts, incumbent: Incumbent, boun
 
 class _Rounds:
     def __init__(
-        self, items: Items, costs: ItemCosts, incumbent: Incumbent, states: DeviceStates, budget: Budget
+        self, items: Items, costs: ItemCosts, incumbent: StagesIncumbent, states: DeviceStates, budget: Budget
     ) -> None:
         self._items, self._costs, self._incumbent = items, costs, incumbent
         self._states, self._budget = states, budget
@@ -71,14 +75,14 @@ class _Rounds:
 
     def next_round(self, bound: float) -> float:
         relaxed, left = without_free_items(self._costs, self._items, self._searched)
-        limit = self._incumbent.value
+        limit = self._incumbent.seconds
         chain = self._chain(relaxed, self._ideals, limit, self._allowed)
-        self._incumbent.offer(self._items, chain, left)
+        self._incumbent.offer_chain(self._items, chain, left)
         self.can_go_on = chain.complete
         if not chain.complete:
             return bound
         bound = max(bound, min(chain.value_seconds, limit))
-        if not self._incumbent.is_proven_by(bound) and np.isfinite(bound):
+        if bound < self._incumbent.to_beat and np.isfinite(bound):
             self.can_go_on = self._drop_hopeless(relaxed, chain) and self._take_in(bound)
         return bound
 
@@ -98,7 +102,7 @@ class _Rounds:
 
     def _drop_hopeless(self, costs: ItemCosts, chain: Chain) -> bool:
         """Keeps ideals that chains from both ends meet at. The loads of a stage are the same seen from behind."""
-        limit = self._incumbent.value * (1 + 1e-12)
+        limit = self._incumbent.seconds * (1 + 1e-12)
         everything = (1 << costs.num_items) - 1
         before = self._with_fewer(chain.reached)
         mirrored = [everything ^ ideal for ideal in self._ideals]
@@ -138,7 +142,7 @@ class _Rounds:
         free = [item for item in range(self._items.num_ordered, self._items.num_items) if item not in self._searched]
         if devices is None:
             return free
-        slow = self._incumbent.slower_than(bound)[devices]
+        slow = (device_loads(problem, devices) > bound * (1 + EQUAL))[devices]
         inside = set(self._items.item_of_node[slow].tolist())
         makers = problem.tensor_producer[problem.read_tensor]
         near = slow.copy()

@@ -15,7 +15,7 @@ from planner.partition.placement.device_states import (
 )
 from planner.partition.placement.ideals.contraction import ItemCosts, Items, item_costs
 from planner.partition.placement.ideals.free_items import without_free_items
-from planner.partition.placement.ideals.incumbent import Incumbent
+from planner.partition.placement.ideals.incumbent import StagesIncumbent
 from planner.partition.placement.ideals.least_bottleneck import best_chain
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Floats, Integers
@@ -30,7 +30,7 @@ _MAX_COUNTED = 128
 _UNLIMITED = 1 << 62
 
 
-def search_orders(items: Items, costs: ItemCosts, incumbent: Incumbent) -> None:
+def search_orders(items: Items, costs: ItemCosts, incumbent: StagesIncumbent) -> None:
     """At most 10^8 steps; linear in the nodes."""
     orders = item_orders(items.num_ordered, items.arc_source, items.arc_target)
     states = list(_device_states(incumbent.problem, costs))
@@ -44,14 +44,15 @@ def search_orders(items: Items, costs: ItemCosts, incumbent: Incumbent) -> None:
 
 
 def _offer_chains(
-    items: Items, costs: ItemCosts, ideals: Sequence[int], states: Sequence[DeviceStates], incumbent: Incumbent
+    items: Items, costs: ItemCosts, ideals: Sequence[int], states: Sequence[DeviceStates], incumbent: StagesIncumbent
 ) -> None:
     if not costs.supported.any(axis=0).all():
         return
     relaxed, left = without_free_items(costs, items, ())
     room = incumbent.problem.class_bytes
     for each in states:
-        incumbent.offer(items, best_chain(relaxed, ideals, each, room, incumbent.value, max_pairs=_UNLIMITED), left)
+        chain = best_chain(relaxed, ideals, each, room, incumbent.seconds, max_pairs=_UNLIMITED)
+        incumbent.offer_chain(items, chain, left)
 
 
 def _device_states(problem: PlacementProblem, costs: ItemCosts) -> Iterator[DeviceStates]:

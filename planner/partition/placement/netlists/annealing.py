@@ -54,58 +54,40 @@ def annealed(
     `start` has to fit. `turn` varies the random choices. Each round is longer than the one before, so that most of any
     budget goes to long ones.
     """
-    search = _Annealing(netlist, start, turn)
+    from planner.partition.placement.netlists import annealing_kernel as kernel
+
+    arena, state = kernel.arena_of(netlist), kernel.state_of(netlist, start)
+    state.random[0] ^= np.uint64(turn)
+    kernel.recount(arena, state)
+    state.best_value[0] = state.load.max()
+
+    def is_over() -> bool:
+        return bool(state.best_value[0] <= target_seconds * (1 + _NEGLIGIBLE)) or out_of_time()
+
+    def run(heat: Heat, round_steps: int) -> None:
+        """From the best."""
+        state.device[:] = state.best
+        state.is_changed[:] = 0
+        state.num_changed[0] = 0
+        state.doublings[0] = heat.doublings
+        kernel.recount(arena, state)
+        for done in range(0, round_steps, _CHUNK_STEPS):
+            if is_over():
+                break
+            more = min(_CHUNK_STEPS, round_steps - done)
+            ends = np.array([1 - done / round_steps, 1 - (done + more) / round_steps])
+            kernel.anneal(arena, state, kernel.EXPONENTIAL, heat.start, ends, heat.swaps, heat.clusters, more)
+            # Sums kept up step by step drift; from the devices alone they do not.
+            kernel.recount(arena, state)
+
     first = min(_COLD_STEPS_PER_CELL * netlist.num_cells, steps)
     length, left = max(_FIRST_ROUND_STEPS_PER_CELL * netlist.num_cells, steps // 8), steps - first
-    search.run(_COLD, first, target_seconds, out_of_time)
+    run(_COLD, first)
     for number in count(turn):
         round_steps = min(length, left, _MAX_ROUND_STEPS)
-        if round_steps <= 0 or netlist.num_devices == 1 or search.value <= target_seconds * (1 + _NEGLIGIBLE):
+        if round_steps <= 0 or netlist.num_devices == 1 or is_over():
             break
-        search.run(_HEATS[number % len(_HEATS)], round_steps, target_seconds, out_of_time)
-        if out_of_time():
-            break
+        run(_HEATS[number % len(_HEATS)], round_steps)
         left -= round_steps
         length += length // 4
-    return search.best, search.value
-
-
-class _Annealing:
-    def __init__(self, netlist: Netlist, start: Integers, turn: int = 0) -> None:
-        from planner.partition.placement.netlists import annealing_kernel
-
-        self._kernel = annealing_kernel
-        self._netlist = netlist
-        self._arena = annealing_kernel.arena_of(netlist)
-        self._state = annealing_kernel.state_of(netlist, start)
-        self._state.random[0] ^= np.uint64(turn)
-        self._kernel.recount(self._arena, self._state)
-        self._state.best_value[0] = self._state.load.max()
-
-    @property
-    def best(self) -> Integers:
-        return self._state.best.copy()
-
-    @property
-    def value(self) -> float:
-        return float(self._state.best_value[0])
-
-    def run(self, heat: Heat, steps: int, target_seconds: float, out_of_time: OutOfTime) -> None:
-        self._restart(self._state.best)
-        self._state.doublings[0] = heat.doublings
-        done = 0
-        while done < steps and not out_of_time() and self.value > target_seconds * (1 + _NEGLIGIBLE):
-            more = min(_CHUNK_STEPS, steps - done)
-            ends = np.array([1 - done / steps, 1 - (done + more) / steps])
-            self._kernel.anneal(
-                self._arena, self._state, self._kernel.EXPONENTIAL, heat.start, ends, heat.swaps, heat.clusters, more
-            )
-            done += more
-            # Sums kept up step by step drift; from the devices alone they do not.
-            self._kernel.recount(self._arena, self._state)
-
-    def _restart(self, devices: Integers) -> None:
-        self._state.device[:] = devices
-        self._state.is_changed[:] = 0
-        self._state.num_changed[0] = 0
-        self._kernel.recount(self._arena, self._state)
+    return state.best.copy(), float(state.best_value[0])

@@ -6,9 +6,9 @@ all. Only solutions better than the one in hand are asked for, so that presolve 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,15 @@ class Answer:
     devices: Integers | None
     lower_bound_seconds: float
     is_complete: bool
+
+
+class _Rows(NamedTuple):
+    """Constraints with one pair of limits: [rows, entries] columns and values."""
+
+    columns: Integers
+    values: Floats
+    lower: float
+    upper: float
 
 
 def num_columns(netlist: Netlist) -> int:
@@ -131,25 +140,25 @@ def _solver(netlist: Netlist, value_seconds: float, fixed: Integers) -> Any:
     allowed[fixed >= 0] = fixed[fixed >= 0][:, None] == np.arange(devices)
     cut_net, cut_device = np.nonzero(netlist.net_seconds[classes].T > 0)
     num_cells_columns = cells * devices
-    rows = _Rows()
     place_columns = 1 + np.arange(num_cells_columns).reshape(cells, devices)
     cut = 1 + num_cells_columns + np.arange(cut_net.size)
     placed = place_columns[fixed != ELSEWHERE]
-    rows.add(placed, np.ones(placed.shape), 1.0, 1.0)
+    rows = [_Rows(placed, np.ones(placed.shape), 1.0, 1.0)]
     for device in range(devices):
         paid = cut_device == device
         cost = netlist.net_seconds[classes[device], cut_net[paid]] / value_seconds
         columns = np.concatenate([[0], place_columns[:, device], cut[paid]])
         values = np.concatenate([[-1.0], np.where(allowed[:, device], seconds[:, device], 0.0), cost])
-        rows.add(columns[None], values[None], -np.inf, 0.0)
+        rows.append(_Rows(columns[None], values[None], -np.inf, 0.0))
         room = netlist.device_bytes[device]
         if room < netlist.held_bytes.sum():
-            rows.add(place_columns[None, :, device], netlist.held_bytes[None] / max(room, 1.0), -np.inf, min(room, 1.0))
+            shares = netlist.held_bytes[None] / max(room, 1.0)
+            rows.append(_Rows(place_columns[None, :, device], shares, -np.inf, min(room, 1.0)))
     for net, device, column in zip(cut_net.tolist(), cut_device.tolist(), cut.tolist(), strict=True):
         pins = place_columns[netlist.net_cell[netlist.net_begin[net] : netlist.net_begin[net + 1]], device]
         # Round the ring of its cells, some step goes from a cell on the device to one elsewhere if any does.
         ring = np.stack([np.full(pins.size, column), pins, np.roll(pins, -1)], axis=1)
-        rows.add(ring, np.tile([1.0, -1.0, 1.0], (pins.size, 1)), 0.0, np.inf)
+        rows.append(_Rows(ring, np.tile([1.0, -1.0, 1.0], (pins.size, 1)), 0.0, np.inf))
     program = highspy.HighsLp()
     program.num_col_ = 1 + num_cells_columns + cut_net.size
     program.col_cost_ = np.eye(1, program.num_col_).ravel()
@@ -159,7 +168,7 @@ def _solver(netlist: Netlist, value_seconds: float, fixed: Integers) -> Any:
     )
     integral, continuous = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
     program.integrality_ = [continuous] + [integral] * num_cells_columns + [continuous] * int(cut_net.size)
-    rows.write(program, highspy.MatrixFormat.kRowwise)
+    _set_rows(program, rows, highspy.MatrixFormat.kRowwise)
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     for option, setting in (("output_flag", False), ("threads", 1), ("mip_rel_gap", 0.0), ("random_seed", 0)):
         solver.setOptionValue(option, setting)
@@ -183,28 +192,13 @@ def _canonical(netlist: Netlist, fixed: Integers) -> Booleans:
     return allowed
 
 
-class _Rows:
-    """Constraints by rows, gathered block by block: [rows, entries] columns and values with one pair of limits."""
-
-    def __init__(self) -> None:
-        self._columns: list[Integers] = []
-        self._values: list[Floats] = []
-        self._sizes: list[Integers] = []
-        self._lower: list[Floats] = []
-        self._upper: list[Floats] = []
-
-    def add(self, columns: Integers, values: Floats, lower: float, upper: float) -> None:
-        self._columns.append(columns.ravel())
-        self._values.append(values.ravel())
-        self._sizes.append(np.full(columns.shape[0], columns.shape[1]))
-        self._lower.append(np.full(columns.shape[0], lower))
-        self._upper.append(np.full(columns.shape[0], upper))
-
-    def write(self, program: Any, layout: Any) -> None:
-        sizes = np.concatenate(self._sizes)
-        program.num_row_ = int(sizes.size)
-        program.row_lower_, program.row_upper_ = np.concatenate(self._lower), np.concatenate(self._upper)
-        program.a_matrix_.format_ = layout
-        program.a_matrix_.start_ = np.concatenate([[0], np.cumsum(sizes)])
-        program.a_matrix_.index_ = np.concatenate(self._columns)
-        program.a_matrix_.value_ = np.concatenate(self._values)
+def _set_rows(program: Any, blocks: Sequence[_Rows], layout: Any) -> None:
+    counts = [block.columns.shape[0] for block in blocks]
+    sizes = np.concatenate([np.full(*block.columns.shape) for block in blocks])
+    program.num_row_ = int(sizes.size)
+    program.row_lower_ = np.repeat([block.lower for block in blocks], counts)
+    program.row_upper_ = np.repeat([block.upper for block in blocks], counts)
+    program.a_matrix_.format_ = layout
+    program.a_matrix_.start_ = np.concatenate([[0], np.cumsum(sizes)])
+    program.a_matrix_.index_ = np.concatenate([block.columns.ravel() for block in blocks])
+    program.a_matrix_.value_ = np.concatenate([block.values.ravel() for block in blocks])

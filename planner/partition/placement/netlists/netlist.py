@@ -77,22 +77,17 @@ def netlist_of(problem: PlacementProblem) -> Netlist:
 
 
 def merged(netlist: Netlist, cell_of_cell: Integers) -> Netlist:
-    """Cells of one number become one; numbers run from 0 without gaps. Nets in normal form: each set of cells once.
-
-    A cell numbered -1 leaves its nets, and is for the caller to place: no cell of the result stands for it.
-    """
+    """Cells of one number become one; numbers run from 0 without gaps. Nets in normal form: each set of cells once."""
     num_cells = int(cell_of_cell.max(initial=-1)) + 1
-    stays = cell_of_cell >= 0
     seconds = np.zeros((netlist.seconds.shape[0], num_cells))
     for row, cell_seconds in zip(seconds, netlist.seconds, strict=True):
-        np.add.at(row, cell_of_cell[stays], cell_seconds[stays])
-    pin_cell, pin_net = cell_of_cell[netlist.net_cell], netlist.net_of_pin
-    begin, pins, net_seconds = _normal(pin_net[pin_cell >= 0], pin_cell[pin_cell >= 0], netlist.net_seconds, num_cells)
+        np.add.at(row, cell_of_cell, cell_seconds)
+    begin, pins, net_seconds = _normal(
+        netlist.net_of_pin, cell_of_cell[netlist.net_cell], netlist.net_seconds, num_cells
+    )
     return Netlist(
         seconds=seconds,
-        held_bytes=np.bincount(cell_of_cell[stays], weights=netlist.held_bytes[stays], minlength=num_cells).astype(
-            np.float64
-        ),
+        held_bytes=np.bincount(cell_of_cell, netlist.held_bytes, num_cells).astype(np.float64),
         cell_of_node=cell_of_cell[netlist.cell_of_node],
         net_begin=begin,
         net_cell=pins,

@@ -13,9 +13,7 @@ MAX_TRIES = 20_000
 
 def first_packing(netlist: Netlist) -> Integers | None:
     """[cells] devices, by the first way of packing that fits; None if none does. O((cells + tries) x devices)."""
-    devices = _in_order(netlist)
-    if not fits(netlist, devices):
-        devices = _near(netlist, devices)
+    devices = _near(netlist, _in_order(netlist))
     if not fits(netlist, devices):
         devices = _tried(netlist)
     return devices if fits(netlist, devices) else None

@@ -143,7 +143,7 @@ def _on_parallel_classes(space: ChainSpace, target: Integers, flow: Floats) -> t
         return np.full(graph.num_units, np.inf), np.zeros(graph.num_units, dtype=np.int64)
     there = target >= 0
     through = np.bincount(target[there], weights=flow[there], minlength=problem.num_nodes)
-    core = np.flatnonzero(graph.is_core())
+    core = np.flatnonzero(graph.units.is_core)
     costs = np.zeros((graph.parallel.size, graph.num_units))
     for row, device_class in enumerate(graph.parallel):
         seconds = problem.seconds[device_class, core]

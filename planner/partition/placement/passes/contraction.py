@@ -38,6 +38,12 @@ class PassUnits:
     option_bytes: Floats
     option_seconds: Floats
 
+    @property
+    def is_core(self) -> Booleans:
+        """[n]: in a unit, and no option's."""
+        core: Booleans = (self.unit_of_node != FREE) & (self.option_of_node == CORE)
+        return core
+
 
 def pass_units(problem: PlacementProblem) -> PassUnits:
     """O(passes * (nodes + reads)), with at most as many passes as a colocation group has nodes."""

@@ -13,39 +13,14 @@ from dataclasses import dataclass, field
 import highspy
 import numpy as np
 
-from planner.partition.placement.passes.chain import ChainSpace, CheapestChain, Run, arc_seconds, cheapest_chain
-from planner.partition.placement.passes.devices_of_runs import place_runs, placed_seconds
+from planner.partition.placement.passes.chain import ChainSpace, CheapestChain, arc_seconds, cheapest_chain
+from planner.partition.placement.passes.devices_of_runs import PassIncumbent
 from planner.partition.placement.passes.unit_graph import PassGraph
-from planner.partition.placement.problem import OutOfTime, PlacementProblem
+from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Floats, Integers
 
-# Two latencies that differ by less, relative to the larger, are the same.
-EQUAL = 1e-9
 # Where the flows so far meet the chains so far this closely, more rounds add nothing.
 SETTLED = 1e-7
-
-
-@dataclass(slots=True, kw_only=True)
-class Incumbent:
-    """The best placement met so far."""
-
-    problem: PlacementProblem
-    contiguous: bool
-    devices: Integers | None = None
-    seconds: float = np.inf
-
-    def offer(self, graph: PassGraph, runs: tuple[Run, ...]) -> None:
-        self.offer_devices(place_runs(graph, runs, contiguous=self.contiguous))
-
-    def offer_devices(self, devices: Integers | None) -> None:
-        seconds = None if devices is None else placed_seconds(self.problem, devices)
-        if seconds is not None and seconds < self.seconds:
-            self.devices, self.seconds = devices, seconds
-
-    @property
-    def to_beat(self) -> float:
-        """What another has to stay under to count as better."""
-        return self.seconds * (1 - EQUAL)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,7 +36,7 @@ class ChainBound:
 def raise_bound(
     space: ChainSpace,
     programme: FlowProgramme,
-    incumbent: Incumbent,
+    incumbent: PassIncumbent,
     start: Floats | None,
     rounds: int,
     out_of_time: OutOfTime,
@@ -73,7 +48,7 @@ def raise_bound(
     for turn in range(rounds):
         cheapest = cheapest_chain(result.space, programme.source, programme.target, flow)
         if cheapest.runs:
-            incumbent.offer(space.graph, cheapest.runs)
+            incumbent.offer_runs(space.graph, cheapest.runs)
             programme.add(arc_seconds(space.graph, cheapest.runs, programme.source, programme.target))
         if cheapest.seconds > result.lower_bound:
             centre, result.lower_bound = flow, cheapest.seconds
@@ -88,7 +63,7 @@ def raise_bound(
     return result
 
 
-def _drop_blocks(result: ChainBound, cheapest: CheapestChain, incumbent: Incumbent) -> None:
+def _drop_blocks(result: ChainBound, cheapest: CheapestChain, incumbent: PassIncumbent) -> None:
     may_be_better = cheapest.through < incumbent.to_beat
     if 10 * np.count_nonzero(may_be_better) <= 9 * may_be_better.size:
         result.space = result.space.with_blocks(may_be_better)
@@ -98,7 +73,7 @@ class FlowProgramme:
     """Finds the flow. Arcs [e] of the graph's core nodes, then one arc into each source and one out of each sink."""
 
     def __init__(self, graph: PassGraph) -> None:
-        nodes = np.flatnonzero(graph.is_core())
+        nodes = np.flatnonzero(graph.units.is_core)
         sources = np.setdiff1d(nodes, graph.arc_target)
         sinks = np.setdiff1d(nodes, graph.arc_source)
         self.source = np.concatenate([graph.arc_source, np.full(sources.size, -1), sinks])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.partition.placement.costs import device_bytes, single_pass_seconds
+from planner.partition.placement.incumbent import Incumbent
 from planner.partition.placement.passes.chain import ANY, Run
 from planner.partition.placement.passes.contraction import CORE, FREE
 from planner.partition.placement.passes.unit_graph import PassGraph
@@ -12,6 +13,17 @@ from planner.partition.placement.problem import PlacementProblem, node_order, pr
 from planner.partition.problem import Floats, Integers
 
 UNPLACED = -1
+
+
+class PassIncumbent(Incumbent):
+    """The least latency of a single pass. If `contiguous`, an accelerator runs one block."""
+
+    def __init__(self, problem: PlacementProblem, *, contiguous: bool) -> None:
+        super().__init__(problem, placed_seconds)
+        self._contiguous = contiguous
+
+    def offer_runs(self, graph: PassGraph, runs: tuple[Run, ...]) -> None:
+        self.offer(place_runs(graph, runs, contiguous=self._contiguous))
 
 
 def place_runs(graph: PassGraph, runs: tuple[Run, ...], *, contiguous: bool) -> Integers | None:

@@ -23,7 +23,7 @@ class FinishTimes:
         num_nodes, num_units = graph.problem.num_nodes, graph.num_units
         self._read_by = np.zeros((num_nodes, num_units), dtype=np.bool_)
         self._read_by[graph.arc_source, self._unit_of_node[graph.arc_target]] = True
-        core = np.flatnonzero(graph.is_core())
+        core = np.flatnonzero(graph.units.is_core)
         self._is_end = np.zeros(num_nodes, dtype=np.bool_)
         self._is_end[np.setdiff1d(core, graph.arc_source)] = True
         self._core_of_unit = _nodes_by_unit(graph)
@@ -95,7 +95,7 @@ class FinishTimes:
 
 def _nodes_by_unit(graph: PassGraph) -> list[Integers]:
     """[u] core nodes, producers first."""
-    core = graph.is_core()
+    core = graph.units.is_core
     by_unit: list[list[int]] = [[] for _ in range(graph.num_units)]
     for node in node_order(graph.problem):
         if core[node]:

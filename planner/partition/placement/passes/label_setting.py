@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.partition.placement.passes.chain import ChainSpace, CheapestChain, Run
-from planner.partition.placement.passes.cutting_planes import Incumbent
+from planner.partition.placement.passes.devices_of_runs import PassIncumbent
 from planner.partition.placement.passes.finish_times import FinishTimes
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Floats, Integers
@@ -50,7 +50,7 @@ class OpenChains:
 
 
 def search_labels(
-    chains: OpenChains, incumbent: Incumbent, max_labels: int, out_of_time: OutOfTime, *, devices_apart: bool
+    chains: OpenChains, incumbent: PassIncumbent, max_labels: int, out_of_time: OutOfTime, *, devices_apart: bool
 ) -> float:
     """A lower bound on all of the chains, the incumbent's seconds if proven. O(labels * (ways + labels)).
 
@@ -60,7 +60,7 @@ def search_labels(
 
 
 class _Search:
-    def __init__(self, chains: OpenChains, incumbent: Incumbent, max_labels: int, *, devices_apart: bool) -> None:
+    def __init__(self, chains: OpenChains, incumbent: PassIncumbent, max_labels: int, *, devices_apart: bool) -> None:
         space = chains.space
         self._space, self._finish_times, self._flow_bounds = space, chains.finish_times, chains.flow_bounds
         self._incumbent, self._max_labels = incumbent, max_labels
@@ -179,7 +179,7 @@ class _Search:
             for row in np.argsort(ends, kind="stable").tolist():
                 if ends[row] >= self._incumbent.to_beat:
                     break
-                self._incumbent.offer(self._space.graph, self._runs(last, labels, row))
+                self._incumbent.offer_runs(self._space.graph, self._runs(last, labels, row))
                 if ends[row] < self._incumbent.to_beat:
                     lower = min(lower, float(ends[row]))
         return min(lower, self._incumbent.seconds)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.placement.passes.contraction import CORE, FREE, PassUnits
+from planner.partition.arcs import distinct_arcs
+from planner.partition.placement.passes.contraction import PassUnits
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Floats, Integers
 
@@ -47,15 +48,16 @@ class PassGraph:
     def num_tensors(self) -> int:
         return int(self.tensor_unit.size)
 
-    def is_core(self) -> np.ndarray:
-        core: np.ndarray = (self.units.unit_of_node != FREE) & (self.units.option_of_node == CORE)
-        return core
+    def unit_arcs(self) -> tuple[Integers, Integers]:
+        """Distinct (maker, reader) pairs of units."""
+        makers = np.repeat(self.tensor_unit, np.diff(self.reader_begin))
+        return distinct_arcs(makers, self.reader_unit, self.num_units)
 
 
 def pass_graph(problem: PlacementProblem, units: PassUnits) -> PassGraph:
     """O((nodes + reads) log reads)."""
     serial, parallel = np.flatnonzero(~problem.class_is_parallel), np.flatnonzero(problem.class_is_parallel)
-    core = (units.unit_of_node != FREE) & (units.option_of_node == CORE)
+    core = units.is_core
     nodes = np.flatnonzero(core)
     used_bytes = np.zeros(units.num_units)
     np.add.at(used_bytes, units.unit_of_node[nodes], problem.node_bytes[nodes])

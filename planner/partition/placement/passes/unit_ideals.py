@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from planner.partition.lattice import Order, as_bits, as_words, enumerate_ideals, members_of, prefixes
+from planner.partition.lattice import as_bits, as_words, enumerate_ideals, members_of, order_of, prefixes
 from planner.partition.placement.passes.unit_graph import PassGraph
 from planner.partition.problem import Integers
-from planner.partition.topological_order import depth_first_order
+from planner.partition.topological_order import after_of_arcs, depth_first_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,9 +32,7 @@ class PassIdeals:
 
 def pass_ideals(graph: PassGraph, max_ideals: int) -> PassIdeals | None:
     """All of them, or None if there are more than `max_ideals`. O(ideals * width)."""
-    before, after = _unit_arcs(graph)
-    bits_before = [sum(1 << unit for unit in units) for units in before]
-    order = Order(num_items=graph.num_units, before=bits_before, after=[sorted(units) for units in after])
+    order = order_of(graph.num_units, *graph.unit_arcs())
     ready = enumerate_ideals(order, max_ideals)
     if ready is None:
         return None
@@ -49,20 +47,10 @@ def pass_ideals(graph: PassGraph, max_ideals: int) -> PassIdeals | None:
 
 def prefix_ideals(graph: PassGraph) -> PassIdeals:
     """Those of one depth-first order only: its prefixes. Blocks are then its intervals."""
-    _, after = _unit_arcs(graph)
-    order = depth_first_order([sorted(units) for units in after])
+    makers, readers = (units.tolist() for units in graph.unit_arcs())
+    order = depth_first_order(after_of_arcs(makers, readers, graph.num_units))
     steps = [[], *([(index, unit)] for index, unit in enumerate(order))]
     return _packed(graph.num_units, prefixes([order]), steps)
-
-
-def _unit_arcs(graph: PassGraph) -> tuple[list[set[int]], list[set[int]]]:
-    before: list[set[int]] = [set() for _ in range(graph.num_units)]
-    after: list[set[int]] = [set() for _ in range(graph.num_units)]
-    for tensor, unit in enumerate(graph.tensor_unit.tolist()):
-        for reader in graph.reader_unit[graph.reader_begin[tensor] : graph.reader_begin[tensor + 1]].tolist():
-            before[reader].add(unit)
-            after[unit].add(reader)
-    return before, after
 
 
 def _packed(num_units: int, ideals: list[int], steps: list[list[tuple[int, int]]]) -> PassIdeals:
