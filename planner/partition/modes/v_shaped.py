@@ -6,15 +6,16 @@ there and half on the way back, for every number of devices; then cuts move whil
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from planner.errors import OptionsError
+from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.bounds.work import work_bound
-from planner.partition.infeasible import memory_shortage
+from planner.partition.describe import describe_bytes
+from planner.partition.infeasible import binding_constraint
 from planner.partition.objective import Objective
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.portfolio.reasons import reasons
@@ -28,15 +29,41 @@ _EVALUATIONS = 200
 
 def v_shaped(problem: PartitionProblem, request: Request) -> Assignment:
     """Raises OptionsError where so many stages cannot stand in a V, Infeasible where none fit. Deterministic."""
+    tried = [
+        _moved(problem, request, _spread(problem, num_devices)) for num_devices in _numbers_of_devices(problem, request)
+    ]
     best: Scored | None = None
-    for num_devices in _numbers_of_devices(problem, request):
-        scored = _moved(problem, request, _spread(problem, num_devices))
+    for scored in tried:
         if scored.is_better_than(best):
             best = scored
     if best is None:
-        raise memory_shortage(problem, request.mode, request.num_stages)
+        raise _nothing_fits(problem, request.mode, tried)
     bound = _bound(problem, request.objective, best.value)
     return replace(best.assignment, reasons=reasons(problem, best), lower_bound_seconds=bound)
+
+
+def _nothing_fits(problem: PartitionProblem, mode: str, tried: Sequence[Scored]) -> Infeasible:
+    """Names the device that lacks the most, in the stages that lack the least."""
+    assert problem.training is not None
+    shortages = [np.array(one.evaluation.device_peak_bytes) - problem.device_memory_bytes for one in tried]
+    at = min(range(len(tried)), key=lambda index: int(shortages[index].max()))
+    device = int(shortages[at].argmax())
+    needed, lacking = tried[at].evaluation.device_peak_bytes[device], int(shortages[at][device])
+    stages = f"stages in a V, as schedule {problem.training.schedule.value} needs them,"
+    if lacking <= 0:
+        return Infeasible(
+            f"mode {mode}: no {stages} that were tried let every node run where it may, by what is fixed and by what "
+            f"devices can run; fix fewer modules, or choose another schedule"
+        )
+    name = problem.labels.devices[device]
+    return Infeasible(
+        f"mode {mode}: no {stages} were found that fit the devices' memory. In the closest, device {name!r} needs "
+        f"{describe_bytes(needed)} and has {describe_bytes(needed - lacking)}: {describe_bytes(lacking)} are lacking; "
+        f"give it more, or choose a schedule that keeps fewer microbatches{binding_constraint(problem)}",
+        device=name,
+        needed_bytes=needed,
+        lacking_bytes=lacking,
+    )
 
 
 def _numbers_of_devices(problem: PartitionProblem, request: Request) -> Iterator[int]:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from planner.errors import OptionsError
+from planner.cost.inventory import Inventory
+from planner.errors import Infeasible, OptionsError
 from planner.partition.objective import V_SCHEDULES, Objective, PipelineSchedule, Training
 from planner.partition.training.named_orders import stands_in_v
 from planner.partition.training.pipeline_order import Pass
@@ -103,7 +104,13 @@ def test_stages_that_do_not_stand_in_a_v_are_refused(schedule: PipelineSchedule,
         training_schedule(plan)
 
 
-def planned(mode: Mode, schedule: PipelineSchedule = ZB_V, nodes: int = 12, objective: Objective | None = None) -> Plan:
+def planned(
+    mode: Mode,
+    schedule: PipelineSchedule = ZB_V,
+    nodes: int = 12,
+    objective: Objective | None = None,
+    inventory: Inventory | None = None,
+) -> Plan:
     writer = GraphWriter()
     value = writer.input()
     for index in range(nodes):
@@ -112,7 +119,7 @@ def planned(mode: Mode, schedule: PipelineSchedule = ZB_V, nodes: int = 12, obje
     graph = replace(graph, states=tuple(replace(state, requires_grad=True) for state in graph.states))
     training = Training(schedule=schedule, microbatches=6)
     options = PlanOptions(mode=mode, objective=objective or Objective.STEP_TIME, training=training)
-    return make_plan(graph, "id", inventory_of(3), options)
+    return make_plan(graph, "id", inventory or inventory_of(3), options)
 
 
 @pytest.mark.parametrize("schedule", V_SCHEDULES)
@@ -135,3 +142,10 @@ def test_an_odd_number_of_stages_or_too_many_cannot_stand_in_a_v(mode: Mode) -> 
 def test_a_mode_that_may_not_choose_says_what_is_needed() -> None:
     with pytest.raises(OptionsError, match="zero_bubble_v needs two stages on each device"):
         planned(SingleMode())
+
+
+@pytest.mark.parametrize("schedule", V_SCHEDULES)
+def test_where_no_stages_in_a_v_fit_it_says_what_is_lacking(schedule: PipelineSchedule) -> None:
+    with pytest.raises(Infeasible, match=f"{schedule.value}.* has 16 bytes: .* are lacking") as error:
+        planned(OptimalMode(), schedule, inventory=inventory_of(3, memory_bytes=16))
+    assert int(error.value.metadata["needed_bytes"]) == 16 + int(error.value.metadata["lacking_bytes"])
