@@ -16,14 +16,13 @@ from planner.partition.problem import Integers
 class DeviceStates:
     """States [s] by class [k], the first with no device used. `used` and `left` [s, k]: devices.
 
-    `step` [s, k]: the state after one more device of class k; `fewer` [s, ...]: states that are at least as good where
-    they have reached the same ideal. -1 for none. `complete`: any order of the devices can be reached.
+    `step` [s, k]: the state after one more device of class k, -1 for none. `complete`: any order of the devices can be
+    reached.
     """
 
     used: Integers
     left: Integers
     step: Integers
-    fewer: Integers
     complete: bool
 
     @property
@@ -44,7 +43,6 @@ def counted_states(counts: tuple[int, ...]) -> DeviceStates:
         used=used,
         left=np.array(counts) - used,
         step=np.where(used < np.array(counts), state + strides, -1),
-        fewer=np.where(used > 0, state - strides, -1),
         complete=True,
     )
 
@@ -60,10 +58,10 @@ def ordered_states(classes: Sequence[int], num_classes: int) -> DeviceStates:
     for position in reversed(range(count)):
         step[position] = step[position + 1]
         step[position, classes[position]] = position + 1
-    return DeviceStates(used=used, left=used[-1] - used, step=step, fewer=np.arange(-1, count)[:, None], complete=False)
+    return DeviceStates(used=used, left=used[-1] - used, step=step, complete=False)
 
 
 def uncounted_states(num_classes: int) -> DeviceStates:
     """One state: any number of devices of each class."""
     zeros = np.zeros((1, num_classes), dtype=np.int64)
-    return DeviceStates(used=zeros, left=zeros, step=zeros, fewer=np.full((1, 1), -1, dtype=np.int64), complete=True)
+    return DeviceStates(used=zeros, left=zeros, step=zeros, complete=True)

@@ -18,7 +18,6 @@ from planner.partition.problem import Floats
 
 # The order is held as one bitset of ancestors per item.
 MAX_ITEMS = 8192
-_MAX_NEIGHBOURS = 16
 
 
 def absorb(items: Items, costs: ItemCosts, class_bytes: Floats) -> Items:
@@ -56,7 +55,7 @@ class _Joining:
         self.into: dict[int, int] = {}
 
     def run(self) -> None:
-        waiting = deque(range(len(self._pinned)))
+        waiting = deque(range(self._num_ordered))
         queued = set(waiting)
         while waiting:
             item = waiting.popleft()
@@ -70,10 +69,7 @@ class _Joining:
             queued |= touched
 
     def _candidates(self, item: int) -> Iterator[int]:
-        if item in self.into:
-            return
-        if item >= self._num_ordered:
-            yield from sorted({pin for pins in self._pinned[item] for pin in pins} - {item})[:_MAX_NEIGHBOURS]
+        if item in self.into or item >= self._num_ordered:
             return
         before, after, ancestors = self.before[item], self._after[item], self._ancestors
         if before:

@@ -137,16 +137,11 @@ class _Rounds:
         return bool(added)
 
     def _critical(self, bound: float) -> list[int]:
-        """Free items on a device that is slower than the bound, or that exchange tensors with it; else any."""
+        """Free items on a device that is slower than the bound; else any."""
         problem, devices = self._incumbent.problem, self._incumbent.devices
         free = [item for item in range(self._items.num_ordered, self._items.num_items) if item not in self._searched]
         if devices is None:
             return free
         slow = (device_loads(problem, devices) > bound * (1 + EQUAL))[devices]
         inside = set(self._items.item_of_node[slow].tolist())
-        makers = problem.tensor_producer[problem.read_tensor]
-        near = slow.copy()
-        near[problem.read_node[slow[makers]]] = True
-        near[makers[slow[problem.read_node]]] = True
-        touched = set(self._items.item_of_node[near].tolist())
-        return [item for item in free if item in inside] or [item for item in free if item in touched] or free
+        return [item for item in free if item in inside] or free

@@ -76,7 +76,7 @@ def best_chain(
     while row < num_ideals and num_pairs < max_pairs and not out_of_time():
         end = min(row + _ROWS_AT_ONCE, num_ideals)
         num_pairs += relax_rows(
-            (row, end), sets.words, sets.work, tables, class_bytes, states.step, states.fewer, alive, masks, limit,
+            (row, end), sets.words, sets.work, tables, class_bytes, states.step, alive, masks, limit,
             max_work, best, parent,
         )  # fmt: skip
         row = end

@@ -13,18 +13,16 @@ from planner.partition.placement.ideals.contraction import ItemCosts
 from planner.partition.placement.ideals.ideal_costs import IdealSets, held
 from planner.partition.problem import Booleans, Floats, Integers
 
-# From so many classes on, bounds let every class take part, whether a device of it is left or not.
-MAX_CLASSES_BY_PATTERN = 4
 # Shares of the limit: room for rounding in sums.
 _SLACK = 1e-9
 
 
 def least_load(costs: ItemCosts, counts: tuple[int, ...]) -> float:
     """No placement's bottleneck is below: the largest item, and all work spread over all devices."""
-    pattern = np.array(counts) > 0
-    own = np.where(costs.supported & pattern[:, None], costs.seconds, np.inf)
-    weights = _weights(costs, pattern)
-    spread = float(_weighted(costs, weights).sum() / (weights[pattern] @ np.array(counts)[pattern]))
+    present = np.array(counts) > 0
+    own = np.where(costs.supported & present[:, None], costs.seconds, np.inf)
+    weights = _weights(costs, present)
+    spread = float(_weighted(costs, weights).sum() / (weights[present] @ np.array(counts)[present]))
     return max(float(own.min(axis=0).max()), spread) * (1 - _SLACK)
 
 
@@ -37,8 +35,11 @@ def may_lead_on(costs: ItemCosts, sets: IdealSets, states: DeviceStates, class_b
         alive[:, state] &= held_bytes <= _room(states.used[state], class_bytes)
         alive[:, state] &= rest_bytes <= _room(states.left[state], class_bytes)
     if np.isfinite(limit):
-        _drop_overloaded(costs, sets, states.used, limit * (1 + _SLACK), alive, rest=False)
-        _drop_overloaded(costs, sets, states.left, limit * (1 + _SLACK), alive, rest=True)
+        present = states.left[0] > 0
+        weights = _weights(costs, present)
+        work = held(sets.bits, _weighted(costs, weights))
+        most = states.left[:, present] @ weights[present] * limit * (1 + _SLACK)
+        alive &= (work[-1] - work)[:, None] <= most
     alive[0, 0] = True
     return alive
 
@@ -48,35 +49,11 @@ def _room(devices: Integers, rooms: Floats) -> float:
     return float(rooms[devices > 0] @ devices[devices > 0])
 
 
-def _drop_overloaded(
-    costs: ItemCosts, sets: IdealSets, devices: Integers, limit: float, alive: Booleans, *, rest: bool
-) -> None:
-    by_pattern = devices.shape[1] <= MAX_CLASSES_BY_PATTERN
-    patterns = devices > 0 if by_pattern else np.ones_like(devices, dtype=np.bool_)
-    for pattern in np.unique(patterns, axis=0):
-        states = np.flatnonzero((patterns == pattern).all(axis=1))
-        usable = costs.supported[pattern].any(axis=0)
-        stranded = _on_one_side(sets, (~usable).astype(np.float64), rest)
-        alive[np.ix_(stranded > 0, states)] = False
-        if not pattern.any():
-            continue
-        weights = _weights(costs, pattern)
-        work = _on_one_side(sets, _weighted(costs, weights), rest)
-        for state in states.tolist():
-            alive[:, state] &= work <= limit * float(weights[pattern] @ devices[state, pattern])
-
-
-def _on_one_side(sets: IdealSets, weight: Floats, rest: bool) -> Floats:
-    """[ideals] the weight of the ideal's items, or of the others."""
-    inside = held(sets.bits, weight)
-    return inside[-1] - inside if rest else inside
-
-
-def _weights(costs: ItemCosts, pattern: Booleans) -> Floats:
-    """[k]: inf where the class is out. How much slower each class mostly is than the first of the pattern."""
-    reference = int(np.argmax(pattern))
-    weights = np.full(pattern.size, np.inf)
-    for index in np.flatnonzero(pattern).tolist():
+def _weights(costs: ItemCosts, present: Booleans) -> Floats:
+    """[k]: inf where there is no device of the class. How much slower each mostly is than the first that is present."""
+    reference = int(np.argmax(present))
+    weights = np.full(present.size, np.inf)
+    for index in np.flatnonzero(present).tolist():
         both = costs.supported[reference] & costs.supported[index]
         both &= (costs.seconds[reference] > 0) & (costs.seconds[index] > 0)
         ratios = costs.seconds[reference, both] / costs.seconds[index, both]

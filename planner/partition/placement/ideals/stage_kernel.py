@@ -18,7 +18,6 @@ def relax_rows(
     tables: IdealTables,
     class_bytes: Floats,
     step: Integers,
-    fewer: Integers,
     alive: Booleans,
     alive_mask: Words,
     limit: float,
@@ -43,11 +42,7 @@ def relax_rows(
         next_states[:] = 0
         targets = np.uint64(0)
         for state in range(num_states):
-            dominated = False
-            for index in range(fewer.shape[1]):
-                other = fewer[state, index]
-                dominated = dominated or (other >= 0 and best[start, other] <= best[start, state])
-            if alive[start, state] and best[start, state] < limit and not dominated:
+            if alive[start, state] and best[start, state] < limit:
                 live[num_live] = state
                 num_live += 1
                 for own in range(num_classes):
