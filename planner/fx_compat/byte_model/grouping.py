@@ -1,4 +1,4 @@
-"""Groups of operations as a graph of their own: which reads from which, in an order to run them, and their cycles."""
+"""Groups of operations as a graph of their own: which reads from which, and an order to run them in."""
 
 from __future__ import annotations
 
@@ -35,25 +35,6 @@ def children_of_groups(
 def running_order(children: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """Every group before its children, lower indexes first; shorter than the groups if there is a cycle."""
     return tuple(least_first_order(children))
-
-
-def find_cycle(children: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The groups of one cycle in order, from its lowest; empty if there is none."""
-    left = set(range(len(children))) - set(running_order(children))
-    # Dropping what leads nowhere leaves groups that all have a child among them: any walk comes round.
-    ends = {group for group in left if not left.intersection(children[group])}
-    while ends:
-        left -= ends
-        ends = {group for group in left if not left.intersection(children[group])}
-    if not left:
-        return ()
-    walk, seen = [min(left)], dict[int, int]()
-    while walk[-1] not in seen:
-        seen[walk[-1]] = len(walk) - 1
-        walk.append(min(left.intersection(children[walk[-1]])))
-    cycle = walk[seen[walk[-1]] : -1]
-    start = cycle.index(min(cycle))
-    return tuple(cycle[start:] + cycle[:start])
 
 
 def levels(children: Sequence[Sequence[int]]) -> tuple[int, ...]:

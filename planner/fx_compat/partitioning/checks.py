@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from torch.fx import Node
 
-from planner.fx_compat.byte_model.grouping import children_of_groups, find_cycle
+from planner.fx_compat.byte_model.grouping import children_of_groups
 from planner.fx_compat.byte_model.operation_graph import Group, OperationGraph
 from planner.fx_compat.partitioning.config import Device, NodeLatency, PartitionerConfig
 from planner.fx_compat.partitioning.errors import BadMapping, DevicesTooSmall, NoDevices, NothingToPartition
+from planner.graph.cycle import find_cycle
 
 
 def check_devices(devices: Sequence[Device]) -> None:
@@ -91,9 +92,11 @@ def check_given_partitions(config: PartitionerConfig, nodes: Sequence[Node]) -> 
 
 
 def check_runs(graph: OperationGraph, groups: Sequence[Group], names: Sequence[object]) -> None:
-    cycle = find_cycle(children_of_groups(graph, groups))
+    children = children_of_groups(graph, groups)
+    cycle = find_cycle(len(groups), ((group, child) for group, own in enumerate(children) for child in own))
     if cycle:
-        named = " -> ".join(str(names[index]) for index in (*cycle, cycle[0]))
+        first = cycle.index(min(cycle))
+        named = " -> ".join(str(names[index]) for index in (*cycle[first:], *cycle[: first + 1]))
         raise BadMapping(
             f"partitions depend on each other in a circle: {named}; move their nodes into one", cycle=named
         )

@@ -17,6 +17,7 @@ from planner.fx_compat.splitting.effects import Ambient
 from planner.fx_compat.splitting.errors import PartitionCycle
 from planner.fx_compat.splitting.partitions import Partitioning
 from planner.fx_compat.splitting.storage import GraphEffects, StorageClasses, graph_effects
+from planner.graph.cycle import find_cycle
 
 # (before, after) to the two nodes that ask for it; in the order in which they were found.
 Edges = Mapping[tuple[str, str], tuple[fx.Node, fx.Node]]
@@ -149,7 +150,9 @@ def _sets_mode(effects: GraphEffects) -> bool:
 
 
 def _cycle(names: tuple[str, ...], edges: Edges, *, by_data_only: bool) -> PartitionCycle:
-    cycle = _find_cycle(names, edges)
+    number = {name: index for index, name in enumerate(names)}
+    indexes = find_cycle(len(names), ((number[one], number[other]) for one, other in edges))
+    cycle = [names[index] for index in indexes or ()]
     steps = []
     for one, other in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
         before, after = edges[one, other]
@@ -160,24 +163,3 @@ def _cycle(names: tuple[str, ...], edges: Edges, *, by_data_only: bool) -> Parti
         f"cycle exists between partitions! {'; '.join(steps)}.{why} {advice}",
         partitions=", ".join(cycle),
     )
-
-
-def _find_cycle(names: tuple[str, ...], edges: Edges) -> tuple[str, ...]:
-    """Some cycle, by walking back from a partition that never gets ready."""
-    before: dict[str, list[str]] = {name: [] for name in names}
-    for one, other in edges:
-        before[other].append(one)
-    after, waiting = _neighbours(names, edges)
-    ready = [name for name in names if not waiting[name]]
-    for name in ready:
-        for other in after[name]:
-            waiting[other] -= 1
-            if not waiting[other]:
-                ready.append(other)
-    stuck = set(names) - set(ready)
-    path = [next(name for name in names if name in stuck)]
-    while True:
-        previous = next(name for name in before[path[-1]] if name in stuck)
-        if previous in path:
-            return tuple(reversed(path[path.index(previous) :]))
-        path.append(previous)
