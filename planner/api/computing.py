@@ -78,7 +78,7 @@ class Computing:
             child.close()
             async with asyncio.timeout(timeout_seconds):
                 await _readable(parent)
-                outcome = await in_thread(_receive, parent, process)
+                outcome = await _received(parent, process)
         except TimeoutError:
             raise TimedOut(
                 f"it took longer than {timeout_seconds:g} seconds; ask for less, or raise the server's limit"
@@ -102,6 +102,17 @@ async def _readable(connection: Connection) -> None:
         await ready
     finally:
         loop.remove_reader(connection.fileno())
+
+
+async def _received(connection: Connection, process: ForkServerProcess) -> Any:
+    """As _receive. Whoever is cancelled waits for no process that stands still in the middle of its answer."""
+    receiving = asyncio.ensure_future(in_thread(_receive, connection, process))
+    try:
+        return await asyncio.shield(receiving)
+    except asyncio.CancelledError:
+        process.kill()
+        await asyncio.wait({receiving})
+        raise
 
 
 def _settle(ready: asyncio.Future[None]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import struct
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,17 @@ def put(path: Path, text: str) -> None:
 def say_and_sleep(path: Path) -> None:
     put(path, str(os.getpid()))
     time.sleep(600)
+
+
+def stop_in_the_answer() -> str:
+    """Stands still once half of it is sent."""
+
+    def send(connection: Connection, content: bytes) -> None:
+        os.write(connection.fileno(), struct.pack("!i", len(content)) + bytes(content[:1]))
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    Connection._send_bytes = send  # type: ignore[attr-defined]
+    return "answer"
 
 
 def run_out_of_memory() -> None:
@@ -169,3 +182,10 @@ async def test_a_computation_takes_no_more_memory_than_it_may() -> None:
     with pytest.raises(ResourceExhausted, match="PLANNER_PLAN_MEMORY_BYTES"):
         await computing.run(DEADLINE_SECONDS, take, 128 << 20)
     assert await computing.run(DEADLINE_SECONDS, take, 8 << 20) == 8 << 20
+
+
+async def test_a_process_that_stands_still_in_the_middle_of_its_answer_is_not_waited_for() -> None:
+    computing = Computing(1)
+    with pytest.raises(TimedOut):
+        await computing.run(1.0, stop_in_the_answer)
+    assert await computing.run(DEADLINE_SECONDS, add, 1, 2) == 3
