@@ -109,9 +109,7 @@ class PostgreSql:
     @contextmanager
     def stopped(self, database: str) -> Iterator[None]:
         """As on a host that stands still: connections to the database hang, and every new one."""
-        with psycopg.connect(self.url()) as connection:
-            rows = connection.execute("SELECT pid FROM pg_stat_activity WHERE datname = %s", [database]).fetchall()
-        processes = [self.process_id, *(int(row[0]) for row in rows)]
+        processes = [self.process_id, *self._connected(database)]
         for process in processes:
             os.kill(process, signal.SIGSTOP)
         try:
@@ -119,6 +117,16 @@ class PostgreSql:
         finally:
             for process in processes:
                 os.kill(process, signal.SIGCONT)
+
+    def _connected(self, database: str) -> list[int]:
+        """The processes of its connections. One that crashed just now may end this one's too, and is waited for."""
+        while True:
+            try:
+                with psycopg.connect(self.url()) as connection:
+                    query = "SELECT pid FROM pg_stat_activity WHERE datname = %s"
+                    return [int(row[0]) for row in connection.execute(query, [database]).fetchall()]
+            except psycopg.OperationalError:
+                self._wait_until_it_answers()
 
     @contextmanager
     def shut_down(self) -> Iterator[None]:
