@@ -6,6 +6,7 @@ import atexit
 import gc
 import multiprocessing
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -14,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+import tests.forked_services
+from planner.client import local_cluster
 from tests.sharing import BySharedServices, in_order
 from tests.without_torch import needs_torch
 
-PRELOADED = ["planner.api.preload", "stage_daemon.worker.preload"]
+PRELOADED = ["planner.api.preload", "stage_daemon.worker.preload", "tests.service_imports"]
 EXIT_STATUS = pytest.StashKey[int]()
 # What only a test marked `services` may do, by the names of Python's audit events.
 SERVICE_EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.posix_spawn", "sqlite3.connect"})
@@ -76,6 +79,20 @@ def one_forkserver(request: pytest.FixtureRequest) -> None:
     if any(item.get_closest_marker("services") for item in request.session.items):
         multiprocessing.set_forkserver_preload(PRELOADED)
         forkserver.ensure_running()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_services(one_forkserver: None, own_folders: None) -> Iterator[None]:
+    """What LocalCluster starts is forked, but where a test asks for `started_programs`."""
+    tests.forked_services.remember_environment()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_cluster, "subprocess", tests.forked_services)
+        yield
+
+
+@pytest.fixture
+def started_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_cluster, "subprocess", subprocess)
 
 
 @pytest.hookimpl(wrapper=True)

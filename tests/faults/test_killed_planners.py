@@ -114,6 +114,7 @@ def kill_in_turn(planners: list[PlannerProcess], may_ask: threading.Semaphore) -
             planner = planners[number]
             end = planner.stop if index % 2 else planner.kill
             end()
-            starts[number] = pool.submit(planner.start)
+            planner.launch()
+            starts[number] = pool.submit(planner.wait_until_ready)
         for start in starts.values():
             start.result(WAIT_SECONDS)

@@ -106,7 +106,11 @@ def test_what_keeps_it_from_starting_ends_with_one_line(
     assert told in line
 
 
-def test_a_killed_server_leaves_a_plan_and_an_upload_that_the_next_one_goes_on_with(tmp_path: Path) -> None:
+def test_a_killed_server_leaves_a_plan_and_an_upload_that_the_next_one_goes_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The next one waits for the end of what the killed one had claimed.
+    monkeypatch.setenv("PLANNER_CLAIM_SECONDS", "2")
     content = many_nodes(15_000)
     with running(tmp_path) as (process, address):
         planner = stub(address)

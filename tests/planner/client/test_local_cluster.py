@@ -15,7 +15,7 @@ from planner.client.local_cluster import LocalCluster, ServiceProcess, _kept_por
 from planner.errors import Unavailable
 from tests.waiting import WAIT_SECONDS, wait_for
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.usefixtures("started_programs")]
 
 READY = "print('service listening on 127.0.0.1:77', flush=True)\n"
 WAITS = "import signal\nsignal.pause()\n"

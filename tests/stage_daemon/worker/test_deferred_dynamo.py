@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from multiprocessing import get_context
 
 import pytest
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 # Each in a process of its own, since a process imports torch._dynamo once.
-BEGINNING = """
-import sys
+DEFER = """
 import torch
 from stage_daemon.worker.deferred_dynamo import defer_dynamo
 defer_dynamo()
+"""
+BEGINNING = """
+import sys
+import torch
 dynamo = sys.modules["torch._dynamo"]
 def is_here(): return "torch._dynamo.eval_frame" in sys.modules
+assert not is_here()
 """
 
 
 def run(program: str) -> None:
-    ended = subprocess.run([sys.executable, "-c", BEGINNING + program], capture_output=True, text=True, check=False)
+    """In an interpreter that has imported no more than torch."""
+    ended = subprocess.run(
+        [sys.executable, "-c", DEFER + BEGINNING + program], capture_output=True, text=True, check=False
+    )
     assert ended.returncode == 0, ended.stderr
+
+
+def run_as_worker(program: str) -> None:
+    """In a process as workers are: forked from a server that has deferred it."""
+    process = get_context("forkserver").Process(target=exec, args=(BEGINNING + program, {}), daemon=True)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
 
 
 def test_eager_code_does_without_it() -> None:
@@ -73,12 +89,12 @@ with FakeTensorMode():
     ],
 )
 def test_whoever_asks_for_more_gets_it(program: str) -> None:
-    run(f"{program}\nassert is_here()\nfrom torch._dynamo import list_backends\nassert list_backends()\n")
+    run_as_worker(f"{program}\nassert is_here()\nfrom torch._dynamo import list_backends\nassert list_backends()\n")
 
 
 @pytest.mark.parametrize("module", ["utils", "source", "backends.common"])
 def test_each_of_its_modules_is_made_once_whoever_asks_first(module: str) -> None:
-    run(f"""
+    run_as_worker(f"""
 import torch._dynamo.{module}
 from torch._dynamo import guards, output_graph
 assert guards.LocalSource is torch._dynamo.source.LocalSource
