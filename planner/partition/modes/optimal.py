@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.errors import Infeasible
+from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.bounds.latency import block_bound, path_bound, serial_bound
 from planner.partition.bounds.step_time import fill_bound
@@ -27,8 +27,10 @@ from planner.partition.bounds.work import largest_bundle_bound, memory_bound, wo
 from planner.partition.infeasible import memory_shortage
 from planner.partition.list_scheduling import offer_schedules
 from planner.partition.modes.balanced import check_num_stages
-from planner.partition.modes.other_modes import offer_other_modes
+from planner.partition.modes.lone_batch import lone_batch
 from planner.partition.modes.single import offer_single_devices
+from planner.partition.modes.size_based import size_based
+from planner.partition.modes.sparse_nn import sparse_nn
 from planner.partition.objective import Objective, PipelineSchedule
 from planner.partition.ordered.least_bottleneck import least_bottleneck
 from planner.partition.ordered.positions import allowed_positions
@@ -49,6 +51,9 @@ from planner.partition.recomputation.search import recompute
 from planner.partition.request import Request
 from planner.partition.score import Scored, score
 
+# To look for a lone batch's latency takes about 0.1 ms for each node.
+MAX_LATENCY_MODE_NODES = 20_000
+MAX_OTHER_OBJECTIVES_NODES = 300
 # Of more free stages than this, pairs to join are too many.
 _FEW = 16
 
@@ -198,6 +203,28 @@ def _local_search(portfolio: Portfolio) -> None:
     portfolio.climbed = portfolio.best
 
 
+def _other_modes(portfolio: Portfolio) -> None:
+    """None of them is better than this one. The slowest runs where it is quick, and where nothing fits yet."""
+    problem, request = portfolio.problem, portfolio.request
+    for_latency = request.objective is Objective.LATENCY
+    most = (MAX_LATENCY_MODE_NODES if for_latency else MAX_OTHER_OBJECTIVES_NODES) * request.effort
+
+    def for_a_lone_batch() -> Assignment:
+        return lone_batch(problem, request, "optimal")
+
+    modes: tuple[Callable[[], Assignment], ...] = (
+        lambda: size_based(problem),
+        lambda: sparse_nn(problem),
+        for_a_lone_batch,
+    )
+    for mode in modes:
+        is_slow = mode is for_a_lone_batch and problem.num_nodes > most
+        if portfolio.is_over or (is_slow and portfolio.best is not None):
+            return
+        with suppress(Infeasible, OptionsError):
+            portfolio.offer(mode())
+
+
 def _has_not_climbed(portfolio: Portfolio) -> bool:
     return portfolio.best is not None and portfolio.best is not portfolio.climbed
 
@@ -242,7 +269,8 @@ CONTIGUOUS = (
     ),
     Search(name="additive relaxation", run=offer_relaxed_placements),
     Search(name="segments of other orders", run=offer_other_orders),
-    Search(name="other modes, where quick", run=offer_other_modes),
+    LOCAL_SEARCH,
+    Search(name="other modes, where quick", run=_other_modes),
     LOCAL_SEARCH,
     Search(name="copies of stages", run=_copies, applies=lambda portfolio: portfolio.request.replicate),
     TRANSFERS,

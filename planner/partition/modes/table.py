@@ -210,15 +210,10 @@ class CostAwareMode(Mode):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KlBasedMode(Mode):
+class KlBasedMode(CostAwareMode):
     """As cost_aware, which searches in the same way."""
 
     name: ClassVar[str] = "kl_based"
-
-    def partition(self, problem: PartitionProblem, request: Request) -> Assignment:
-        from planner.partition.modes.lone_batch import lone_batch
-
-        return lone_batch(problem, request, self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
