@@ -29,8 +29,6 @@ MAX_LOOKED_AT = 3e6
 MAX_SCHEDULES = 500
 # Values by stage that judging joins of stages may look at: about half a second.
 MAX_JUDGED = 2e6
-# Of each device's memory, what states may fill, in turn: the rest is for what flows.
-ROOM_SHARES = (1.0, 0.85, 0.6)
 # Moves in vain before some nodes change devices at random.
 _PATIENCE = 60
 
@@ -42,23 +40,19 @@ def offer_schedules(portfolio: Portfolio) -> None:
     left = MAX_LOOKED_AT * request.effort
     if request.num_stages or tasks.size * problem.num_devices > left:
         return
-    for share in ROOM_SHARES:
-        starts = list(_starts(portfolio, tasks, share))
-        if not starts:
-            return
-        num_schedules = int(min(left / tasks.size, MAX_SCHEDULES * portfolio.bundles.count * request.effort))
-        search = _Search(tasks, share, portfolio.bound, num_schedules, request.out_of_time)
-        placements = search.run(starts)
-        offered = [portfolio.offer(tasks.assignment(device)) for device in placements]
-        if any(one is not None and one.fits for one in offered):
-            break
+    starts = list(_starts(portfolio, tasks))
+    if not starts:
+        return
+    num_schedules = int(min(left / tasks.size, MAX_SCHEDULES * portfolio.bundles.count * request.effort))
+    for placement in _Search(tasks, portfolio.bound, num_schedules, request.out_of_time).run(starts):
+        portfolio.offer(tasks.assignment(placement))
     if portfolio.best is not None and portfolio.best.assignment.num_stages > 1 and not portfolio.has_copies:
         portfolio.keep(join_stages(problem, portfolio.bundles, portfolio.best, request.objective))
 
 
-def _starts(portfolio: Portfolio, tasks: _Tasks, share: float) -> Iterator[list[int]]:
+def _starts(portfolio: Portfolio, tasks: _Tasks) -> Iterator[list[int]]:
     """Each bundle where it ends first, and what the portfolio has."""
-    listed = tasks.earliest_ends(share)
+    listed = tasks.earliest_ends()
     if listed is not None:
         yield listed
     if portfolio.best is not None:
@@ -115,9 +109,9 @@ class _Tasks:
             depth[bundle] = max((depth[producer] + 1 for producer in self.bundles.before[bundle]), default=0)
         return sorted(range(self.bundles.count), key=lambda bundle: (-self.rank[bundle], depth[bundle], bundle))
 
-    def earliest_ends(self, share: float) -> list[int] | None:
-        """Each bundle, in order, where it ends first within the devices' share of memory; None if one fits nowhere."""
-        room = [float(size) * share for size in self.problem.device_memory_bytes]
+    def earliest_ends(self) -> list[int] | None:
+        """Each bundle, in order, where it ends first within the devices' memory; None if one fits nowhere."""
+        room: list[float] = self.problem.device_memory_bytes.astype(np.float64).tolist()
         device = [-1] * self.bundles.count
         free, done = [0.0] * len(room), [0.0] * self.bundles.count
         for bundle in self.order:
@@ -195,9 +189,9 @@ class _Tasks:
 class _Search:
     """`num_schedules` may be looked at. Ends at `target` seconds."""
 
-    def __init__(self, tasks: _Tasks, share: float, target: float, num_schedules: int, out_of_time: OutOfTime) -> None:
+    def __init__(self, tasks: _Tasks, target: float, num_schedules: int, out_of_time: OutOfTime) -> None:
         self._tasks, self._target, self._left, self._out_of_time = tasks, target, num_schedules, out_of_time
-        self._room = [float(size) * share for size in tasks.problem.device_memory_bytes]
+        self._room: list[float] = tasks.problem.device_memory_bytes.astype(np.float64).tolist()
         self._random = random.Random(0)
         self._chain_of = _chains(tasks.bundles)
 
@@ -235,17 +229,11 @@ class _Search:
         return self._tasks.latency_of(device)[0]
 
     def _move(self, device: list[int]) -> None:
-        """A bundle, the rest of its chain or all of it goes elsewhere, or changes places with another."""
+        """A bundle, a part of its chain or all of it goes elsewhere."""
         bundles = self._some()
         at = device[bundles[0]]
         target = self._random.randrange(len(self._room) - 1)
         target += target >= at
-        if self._random.random() < 0.3:
-            others = self._some()
-            if device[others[0]] != at:
-                target = device[others[0]]
-                for bundle in others:
-                    device[bundle] = at
         for bundle in bundles:
             device[bundle] = target
 

@@ -20,7 +20,7 @@ def test_what_the_program_returns_has_to_reach_the_last_stage() -> None:
         returned=(0, 1),
         per_byte=1.0,
     )
-    devices = _Tasks(program, bundles_of(program)).earliest_ends(1.0)
+    devices = _Tasks(program, bundles_of(program)).earliest_ends()
     assert devices is not None
     assert len(set(devices)) == 1
 
@@ -33,6 +33,6 @@ def test_what_the_program_takes_is_handed_on_by_the_first_stage() -> None:
         returned=(1, 2),
         per_byte=1.0,
     )
-    devices = _Tasks(program, bundles_of(program)).earliest_ends(1.0)
+    devices = _Tasks(program, bundles_of(program)).earliest_ends()
     assert devices is not None
     assert len(set(devices)) == 1
