@@ -3,6 +3,7 @@
 Run from the repository's root: `.venv/bin/python -m benchmarks.chains_on_clusters [--mode balanced] [FAMILY ...]`.
 Families: kinds (equal links), hosts (of equal devices), mixed (few devices of many kinds in hosts), cluster (hosts of 8
 of several kinds). After a colon, memory as a multiple of what segments in the order of the inventory need: `mixed:1.1`.
+`random:100:7` draws a hundred problems from the whole space, with seeds from 7 on, and says after each what was drawn.
 """
 
 from __future__ import annotations
@@ -35,8 +36,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{'family':<12}{'devices':>8}{'nodes':>7}{'value ms':>12}{'gap':>9}{'cpu s':>8}")
     for family in arguments.families:
-        name, _, factor = family.partition(":")
-        for problem in _GENERATORS[name](float(factor or 0)):
+        for description, problem in _problems(family):
             started = time.process_time()
             if arguments.mode == "optimal":
                 plan = optimal(problem, Request(mode="optimal", objective=Objective.THROUGHPUT))
@@ -47,9 +47,20 @@ def main() -> None:
             gap = 1 - (plan.lower_bound_seconds or 0.0) / value
             print(
                 f"{family:<12}{problem.num_devices:>8}{problem.num_nodes:>7}{value * 1e3:>12.5f}{gap:>9.3%}"
-                f"{seconds:>8.2f}",
+                f"{seconds:>8.2f}  {description}".rstrip(),
                 flush=True,
             )
+
+
+def _problems(family: str) -> Iterator[tuple[str, PartitionProblem]]:
+    name, *numbers = family.split(":")
+    if name == "random":
+        count, first = (*map(int, numbers), 0)[:2]
+        for seed in range(first, first + count):
+            yield random_case(seed)
+    else:
+        for problem in _GENERATORS[name](float(numbers[0] if numbers else 0)):
+            yield "", problem
 
 
 def _kinds(memory: float) -> Iterator[PartitionProblem]:
@@ -98,18 +109,74 @@ def chain(
 ) -> PartitionProblem:
     """Each node reads what the one before it made and has a state of its own. `memory` 0 is ample."""
     random = np.random.default_rng(seed)
-    n, devices = num_nodes, speeds.size
-    state_bytes = random.integers(50, 400, n) * 1_000_000
-    value_bytes = np.append(random.integers(1, 16, n), 1) * 1_000_000
-    room = np.full(devices, AMPLE, dtype=np.int64)
-    if memory:
-        room = _room(state_bytes, np.sqrt(speeds), memory) + 4 * int(value_bytes.max())
+    state_bytes = random.integers(50, 400, num_nodes) * 1_000_000
+    value_bytes = np.append(random.integers(1, 16, num_nodes), 1) * 1_000_000
     host = np.asarray(host_of_device)
     rate = np.where(host[:, None] == host[None, :], within, BETWEEN_BYTES_PER_SECOND)
-    per_byte, latency = 1 / rate, np.where(rate == WITHIN_BYTES_PER_SECOND, 2e-6, 2e-5)
+    return chain_of(
+        random.uniform(0.5e-3, 3e-3, num_nodes)[None, :] / speeds[:, None],
+        value_bytes,
+        state_bytes,
+        _memory(state_bytes, value_bytes, np.sqrt(speeds), memory),
+        rate,
+        np.where(rate == WITHIN_BYTES_PER_SECOND, 2e-6, 2e-5),
+    )
+
+
+def random_case(seed: int) -> tuple[str, PartitionProblem]:
+    """What was drawn, in words, and the problem."""
+    random = np.random.default_rng([seed, 2024])
+    n, devices, kinds = (int(random.integers(low, high + 1)) for low, high in ((32, 200), (4, 64), (1, 6)))
+    size = int(random.choice([4, 8, devices]))
+    host = np.arange(devices) // size
+    layout = str(random.choice(["whole", "halves", "mixed"]))
+    kind_of_host = random.integers(0, kinds, (host.max() + 1, 2))
+    kind = {
+        "whole": kind_of_host[host, 0],
+        "halves": kind_of_host[host, np.arange(devices) % size * 2 // size],
+        "mixed": random.integers(0, kinds, devices),
+    }[layout]
+    speeds = random.uniform(1.0, 4.0, kinds).round(1)
+    shares = np.sqrt(speeds) if random.random() < 0.5 else random.choice([1.0, 2.0, 3.0, 5.0], kinds)
+    memory = float(random.choice([0, 1.05, 1.1, 1.15, 1.5]))
+    within, between = ((300e9, 12.5e9), (300e9, 50e9), (25e9, 3e9))[int(random.integers(3))]
+    rate = np.where(host[:, None] == host[None, :], within, between)
+    pods = random.random() < 0.2
+    if pods:
+        rate = np.where(host[:, None] // 2 == host[None, :] // 2, rate, between / 4)
+    uneven = [str(name) for name in ("seconds", "values", "states") if random.random() < 0.3]
+    factors = {
+        name: np.where(random.random(n) < 0.1, 10, 1) if name in uneven else 1
+        for name in ("seconds", "values", "states")
+    }
+    state_bytes = random.integers(50, 400, n) * 1_000_000 * factors["states"]
+    value_bytes = np.append(random.integers(1, 16, n) * factors["values"], 1) * 1_000_000
+    seconds = random.uniform(0.5e-3, 3e-3, n) * factors["seconds"]
+    words = f"{seed}: {kinds} kinds {layout}, hosts of {size}, {'pods, ' if pods else ''}memory {memory:g}"
+    problem = chain_of(
+        seconds[None, :] / speeds[kind][:, None],
+        value_bytes,
+        state_bytes,
+        _memory(state_bytes, value_bytes, shares[kind], memory),
+        rate,
+        np.where(rate == within, 2e-6, 2e-5),
+    )
+    return f"{words}; {within / 1e9:g}/{between / 1e9:g} GB/s; uneven {' '.join(uneven)}", problem
+
+
+def chain_of(
+    seconds: np.ndarray,
+    value_bytes: np.ndarray,
+    state_bytes: np.ndarray,
+    memory_bytes: np.ndarray,
+    bytes_per_second: np.ndarray,
+    latency: np.ndarray,
+) -> PartitionProblem:
+    """From `seconds` [devices, nodes] and [devices, devices] links."""
+    devices, n = seconds.shape
+    per_byte = 1 / bytes_per_second
     np.fill_diagonal(per_byte, 0.0)
     np.fill_diagonal(latency, 0.0)
-    seconds = random.uniform(0.5e-3, 3e-3, n)[None, :] / speeds[:, None]
     none = np.zeros(0, dtype=np.int64)
     return PartitionProblem(
         compute_seconds=seconds,
@@ -132,7 +199,7 @@ def chain(
         cut_allowed=np.ones(n + 1, dtype=np.bool_),
         node_group=np.full(n, -1, dtype=np.int64),
         is_embedding=np.zeros(n, dtype=np.bool_),
-        device_memory_bytes=room,
+        device_memory_bytes=memory_bytes,
         link_latency_seconds=latency,
         link_seconds_per_byte=per_byte,
         relay=False,
@@ -141,9 +208,15 @@ def chain(
             nodes=tuple(f"node{node}" for node in range(n)),
             module_paths=("",) * n,
             devices=tuple(f"device{device}" for device in range(devices)),
-            device_kinds=tuple(f"{speed:g}" for speed in speeds),
+            device_kinds=tuple(f"{work:g}" for work in seconds[:, 0]),
         ),
     )
+
+
+def _memory(state_bytes: np.ndarray, value_bytes: np.ndarray, shares: np.ndarray, factor: float) -> np.ndarray:
+    if not factor:
+        return np.full(shares.size, AMPLE, dtype=np.int64)
+    return _room(state_bytes, shares, factor) + 4 * int(value_bytes.max())
 
 
 def _room(state_bytes: np.ndarray, shares: np.ndarray, factor: float) -> np.ndarray:

@@ -38,13 +38,17 @@ from planner.graph.ir import (
 from planner.partition.hybrid.limit_search import best_hybrid
 from planner.partition.hybrid.problem import HybridProblem
 from planner.partition.objective import Objective, PipelineSchedule, Training
+from planner.partition.ordered.host_states import labels_of_hosts, least_over_hosts
+from planner.partition.ordered.hosts import hosts_of
+from planner.partition.ordered.many_devices import walk_loads
+from planner.partition.ordered.positions import allowed_positions
 from planner.partition.placement.compiled import HAS_COMPILER
 from planner.partition.placement.contiguous import best_contiguous
 from planner.partition.placement.free import best_free
 from planner.partition.placement.latency import best_latency
 from planner.partition.placement.problem import PlacementProblem
 from planner.plan.options import OptimalMode, PlanOptions
-from planner.planning import make_plan
+from planner.planning import make_plan, partition_problem
 
 MULTIPLY = Operator(kind=OperatorKind.ATEN, name="aten::mul", overload="Tensor")
 LINK = LinkSpeed(bytes_per_second=1e9, latency_seconds=1e-6)
@@ -61,9 +65,20 @@ def search_plans() -> None:
     for graph, inventory, options in _plans():
         with suppress(Infeasible):
             make_plan(graph, "", inventory, options)
+    _search_over_hosts()
     for problem in PLACEMENTS:
         best_free(problem, effort=200)
         best_contiguous(problem)
+
+
+def _search_over_hosts() -> None:
+    """States of hosts, of which so few are kept that they are ranked."""
+    inventory, options = _inventory(hosts=3, of_each=4), PlanOptions(mode=OptimalMode())
+    problem = partition_problem(_graph(12, is_chain=True), inventory, options)
+    hosts, labels = hosts_of(problem), labels_of_hosts(hosts_of(problem)).values()
+    table = walk_loads(problem, hosts, labels, allowed_positions(problem), lambda _: 0, np.inf)
+    assert table is not None
+    least_over_hosts(hosts, table, least=0.0, limit=np.inf, widths=(1,))
 
 
 def search_what_plans_do_not_need() -> None:

@@ -3,10 +3,11 @@
 Few devices, each told apart   least_bottleneck sets up program_pass, and search runs over it: state_space (devices
                                used), positions (where to cut), segments and segment_loads (bytes and seconds)
 Many devices                   many_devices chooses walks: device_walks (in which order stages take devices), hosts;
-                               least_over_walks goes through them, priced_walks bounds where they cannot be counted
+                               least_over_walks goes through them, priced_walks bounds where they cannot be counted;
+                               host_states: chains on hosts that are left and entered again
 Hosts of many devices          host_windows, with window_loads
 Unequal links, few nodes       exact_search
 Given cuts                     place (which device takes which), line_layout (stages as segments that can be moved)
 What makes searches small      device_classes, binding_memory
-Loops, compiled                reach_kernel, windows_kernel, priced_walks_kernel
+Loops, compiled                reach_kernel, host_states_kernel, windows_kernel, priced_walks_kernel
 """

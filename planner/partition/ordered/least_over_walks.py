@@ -224,7 +224,7 @@ class _Trials:
 
         table = self._table
         ends, earliest = stages_within(table.loads, table.starts, table.ends, limit, self.num_positions)
-        backs = _Backs(table.kind_of_label, earliest)
+        backs = Backs(table.kind_of_label, earliest)
         unit_back = np.array([backs.of(devices) for devices in self._walks.unit_devices])
         back = [backs.of_kind[behind.kind][backs.of(behind.rest)] for behind in self._walks.behind]
         rest = first_of_rest(*self._arrays[:2], unit_back, self.num_positions - 1)
@@ -234,7 +234,7 @@ class _Trials:
         return ends, rest, np.array(back or [np.arange(self.num_positions)])
 
 
-class _Backs:
+class Backs:
     """By position: the first from which devices, in the best order, may lead to it or beyond."""
 
     def __init__(self, kind_of_label: Integers, earliest: Integers) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.partition.ordered.device_walks import DeviceWalks, by_device, by_kind, by_runs, host_by_host
+from planner.partition.ordered.host_states import can_be_searched, labels_of_hosts, least_over_hosts
 from planner.partition.ordered.hosts import Hosts, hosts_of
 from planner.partition.ordered.least_over_walks import MAX_WORDS, Walk, WalkLoads, least_over_walks, num_words
 from planner.partition.ordered.positions import furthest_end
 from planner.partition.ordered.program_pass import kept_by_stage
-from planner.partition.ordered.segment_loads import SegmentLoads, only_neighbours_exchange
+from planner.partition.ordered.segment_loads import SegmentLoads, StageLinks, only_neighbours_exchange
 from planner.partition.ordered.segments import Segments
 from planner.partition.problem import Integers, PartitionProblem
 
@@ -49,18 +50,29 @@ def over_many_devices(
     hosts, kept_microbatches = hosts_of(problem), kept_by_stage(problem, num_stages)
     places = bool(num_stages) or len({kept_microbatches(stage) for stage in range(problem.num_devices)}) > 1
     kinds_of_walks = walks_within(problem, hosts, positions.size, places=places)
-    if np.isfinite(limit) and not (problem.relay or only_neighbours_exchange(problem)):
+    exact = problem.relay or only_neighbours_exchange(problem)
+    if np.isfinite(limit) and not exact:
         # Plans that pay what skips stages are of windows on hosts.
         kinds_of_walks = kinds_of_walks[:1]
-    table = _walk_loads(problem, hosts, kinds_of_walks, positions, kept_microbatches, limit) if kinds_of_walks else None
+    if not kinds_of_walks:
+        return None
+    labels = [edge.label for one in kinds_of_walks for edge in one.edges]
+    table = walk_loads(problem, hosts, labels, positions, kept_microbatches, limit)
     if table is None:
         return None
     best_walks = _best_walks(kinds_of_walks, table, limit, num_stages)
+    value, high = best_walks[0].value, min([limit, *(walk.value for walk in best_walks[1:] if walk.devices)])
+    is_plan = best_walks[0].devices and kinds_of_walks[0].behind
+    if best_walks[0].boundaries and not is_plan and value < high and exact and can_be_searched(hosts, positions.size):
+        table = walk_loads(problem, hosts, labels_of_hosts(hosts).values(), positions, kept_microbatches, high)
+        if table is not None:
+            best_walks.append(least_over_hosts(hosts, table, least=value, limit=high, num_stages=num_stages))
+            value = max(value, best_walks[-1].value)
     return ManyDevices(
         layouts=tuple(
             (tuple(positions[list(walk.boundaries)].tolist()), walk.devices) for walk in best_walks if walk.devices
         ),
-        value=best_walks[0].value,
+        value=value,
     )
 
 
@@ -100,16 +112,16 @@ def _within_words(walks: list[DeviceWalks], num_positions: int) -> list[DeviceWa
     return [one for one in walks if num_words(one, num_positions) <= MAX_WORDS]
 
 
-def _walk_loads(
+def walk_loads(
     problem: PartitionProblem,
     hosts: Hosts,
-    walks: list[DeviceWalks],
+    labels: Iterable[StageLinks],
     positions: Integers,
     kept_microbatches: Callable[[int], int],
     limit: float,
 ) -> WalkLoads | None:
     count_of_stage = [kept_microbatches(stage) for stage in range(problem.num_devices)]
-    labels = list(dict.fromkeys(edge.label for one in walks for edge in one.edges))
+    labels = list(dict.fromkeys(labels))
     variants = [label._replace(kept_microbatches=count) for count in dict.fromkeys(count_of_stage) for label in labels]
     behind = np.arange(1, positions.size)
     last = np.searchsorted(positions, furthest_end(problem, limit)[positions[:-1]], side="right")
