@@ -27,9 +27,21 @@ from planner.client import local_cluster
 # As `subprocess` has them, in whose place this module stands.
 PIPE, DEVNULL, TimeoutExpired = subprocess.PIPE, subprocess.DEVNULL, subprocess.TimeoutExpired
 SERVICES = ("planner", "stage_daemon")
-# What a service reads itself once it runs, and what torch sets here as it exports. Others may be read as an interpreter
-# starts or as a library is imported.
-OWN_VARIABLES = ("PLANNER_", "STAGE_DAEMON_", "PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")
+# What is read as an interpreter starts or as a library is imported; a service reads others itself once it runs.
+READ_ONCE = (
+    "PYTHON",
+    "FAILPOINT",
+    "LD_",
+    "MALLOC_",
+    "GLIBC_",
+    "OMP_",
+    "MKL_",
+    "NUMBA_",
+    "TORCH_",
+    "CUDA_",
+    "GRPC_",
+    "TMP",
+)
 PR_SET_PDEATHSIG = 1
 
 
@@ -48,7 +60,7 @@ def Popen(command: Sequence[str], *, env: Mapping[str, str], stderr: IO[bytes], 
     python, dash_m, service, *_ = (*command[begins:], "", "", "")
     is_service = (python, dash_m) == (sys.executable, "-m") and service in SERVICES
     changed = {name for name in env.keys() | _environment.keys() if env.get(name) != _environment.get(name)}
-    if not is_service or not all(name.startswith(OWN_VARIABLES) for name in changed):
+    if not is_service or any(name.startswith(READ_ONCE) for name in changed):
         return subprocess.Popen(command, env=env, stderr=stderr, **options)
     return ForkedService(command[begins + 2 :], dict(env), stderr)
 
