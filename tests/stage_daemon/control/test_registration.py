@@ -223,7 +223,10 @@ async def test_a_daemon_that_holds_work_never_ends_because_its_device_is_taken(
 async def test_what_the_planner_has_ended_is_let_go_of(registry: Registry, supervisor: Supervisor) -> None:
     """A deployment that failed is reported until then."""
     request = stage_daemon_pb2.LoadStagesRequest(
-        deployment_id="dep-1", generation=3, stages=[stage_daemon_pb2.StageModule(stage=2, graph_sha256=bytes(32))]
+        deployment_id="dep-1",
+        generation=3,
+        blob_address=registry.address,
+        stages=[stage_daemon_pb2.StageModule(stage=2, graph_sha256=bytes(32))],
     )
     with pytest.raises(DaemonError):
         await anext(supervisor.load(request))
