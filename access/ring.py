@@ -27,6 +27,9 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 # Of this process.
 _rings: weakref.WeakSet[Ring] = weakref.WeakSet()
+# To what is lent, by their own identity: a reference that goes before its referent calls nobody back. Slots outlive the
+# ring that lent them where the next session goes on with the memory.
+_references: dict[int, weakref.ref[ctypes.Array[ctypes.c_ubyte]]] = {}
 
 
 def aligned(num_bytes: int) -> int:
@@ -96,7 +99,8 @@ class Ring:
     def lend(self, slot: int) -> memoryview:
         """The slot's bytes. The slot is free again once nothing refers to them, or to a part of them."""
         memory = self._slot_type.from_buffer(self._memory, self._start(slot))
-        self._lent[slot] = weakref.ref(memory, self._give_back[slot])
+        reference = weakref.ref(memory, self._give_back[slot])
+        self._lent[slot] = _references[id(reference)] = reference
         return memoryview(memory).cast("B")
 
     def has_lent(self) -> bool:
@@ -115,6 +119,7 @@ class Ring:
         memory, lent, process_id = self._memory, self._lent, os.getpid()
 
         def give_back(reference: weakref.ref[ctypes.Array[ctypes.c_ubyte]]) -> None:
+            _references.pop(id(reference), None)
             if lent.get(slot) is reference and os.getpid() == process_id:
                 del lent[slot]
                 memory[slot] = _FREE
@@ -145,8 +150,10 @@ def create_ring(num_slots: int, payload_bytes: int, *, keeps_descriptor: bool = 
 
 def _size_bytes(num_slots: int, slot_bytes: int) -> int:
     """The first page holds the slots' states."""
-    if not 0 < num_slots <= MAX_SLOTS or slot_bytes <= 0:
-        raise ValueError(f"{num_slots} slots of {slot_bytes} bytes, needs 1 to {MAX_SLOTS} of at least one byte")
+    if not 0 < num_slots <= MAX_SLOTS or slot_bytes <= 0 or slot_bytes % ALIGNMENT_BYTES:
+        raise ValueError(
+            f"{num_slots} slots of {slot_bytes} bytes, needs 1 to {MAX_SLOTS} of a multiple of {ALIGNMENT_BYTES} bytes"
+        )
     return mmap.PAGESIZE + num_slots * slot_bytes
 
 

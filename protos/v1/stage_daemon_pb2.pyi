@@ -1305,13 +1305,13 @@ class WorkerDoor(google.protobuf.message.Message):
     that data, each tensor from a multiple of 64 bytes on. Nothing is acknowledged: a worker that does not read is the
     back-pressure. The place is 0.
 
-    With `I` or `O` in place of `i` or `o`, which a client may say where `shares_memory` is set, the data may lie in shared
-    memory, and does not follow then: a place of n is the n-th slot. The memory is the sender's, a memfd sealed against
-    changes of its size; its descriptor comes with the first byte of a head of sequence 0 that says how many slots it has
-    (as the place) of how many bytes (as those of the tensors). Its first page has a byte for each slot, which the sender
-    sets to 1 and the receiver to 0 once it uses the slot no more; the slots follow. Later memory takes the place of
-    earlier, which the receiver keeps for as long as it uses some of it. Behind `O` and the session id the client itself
-    announces memory for results, or, with zeros and no descriptor, none.
+    With `I` or `O` in place of `i` or `o`, which a client may say where `shares_memory` is set, the data may lie in
+    shared memory, and does not follow then: a place of n is the n-th slot. The memory is the sender's, a memfd sealed
+    against changes of its size; its descriptor comes with the first byte of a head of sequence 0 that says how many slots
+    it has (as the place) of how many bytes (as those of the tensors; a multiple of 64). Its first page has a byte for
+    each slot, which the sender sets to 1 and the receiver to 0 once it uses the slot no more; the slots follow. Later
+    memory takes the place of earlier, which the receiver keeps for as long as it uses some of it. Behind `O` and the
+    session id the client itself announces memory for results, or, with zeros and no descriptor, none.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

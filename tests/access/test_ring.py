@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import mmap
 import os
 from pathlib import Path
@@ -74,6 +75,27 @@ def test_no_descriptor_and_no_name_is_left() -> None:
     assert named_memory() == names
     del rings
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_slot_comes_free_though_its_ring_has_gone() -> None:
+    writer, reader = both_ends()
+    taken = writer.take()
+    assert taken is not None
+    tensor = torch.frombuffer(reader.lend(taken), dtype=torch.uint8)
+    del reader
+    gc.collect()
+    assert writer.has_taken()
+    del tensor
+    assert not writer.has_taken()
+
+
+def test_slots_that_tensors_would_not_be_aligned_in_are_refused() -> None:
+    """Kernels take for granted that a float begins at a multiple of its size."""
+    sealed = os.memfd_create("odd", os.MFD_ALLOW_SEALING)
+    os.ftruncate(sealed, mmap.PAGESIZE + 2 * 4095)
+    fcntl.fcntl(sealed, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    with pytest.raises(ValueError, match="multiple of 64"):
+        Ring(sealed, 2, 4095)
 
 
 @pytest.mark.parametrize(("num_slots", "slot_bytes"), [(0, 4096), (MAX_SLOTS + 1, 4096), (1, 0), (3, 4096), (1, 8192)])
