@@ -44,7 +44,8 @@ def _is_arithmetic(target: object) -> bool:
     """And gives memory of its own, and writes to none of its arguments'."""
     if not _is_aten(target) or any(argument.alias_info is not None for argument in target._schema.arguments):
         return False
-    return torch.Tag.pointwise in target.tags or facts_of(target._schema.name).arithmetic
+    facts = facts_of(target._schema.name)
+    return (torch.Tag.pointwise in target.tags or facts.arithmetic) and not facts.returns_argument
 
 
 def _is_aten(target: object) -> TypeGuard[torch._ops.OpOverload[..., object]]:

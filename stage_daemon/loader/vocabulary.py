@@ -18,11 +18,13 @@ _VALUES: Mapping[str, Any] = {"false": False, "0": 0.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorFacts:
-    """`indices`: the rule for indices that it takes, or "". `evaluation`: an argument and its value in evaluation."""
+    """`indices`: the rule for indices that it takes, or "". `returns_argument`: may be an argument or a view of it.
+    `evaluation`: an argument and its value in evaluation."""
 
     indices: str = ""
     detaches: bool = False
     arithmetic: bool = False
+    returns_argument: bool = False
     evaluation: tuple[str, Any] | None = None
 
 
@@ -57,5 +59,6 @@ def _facts_from(words: tuple[str, ...]) -> OperatorFacts:
         indices=values.get("indices", ""),
         detaches="detaches" in values,
         arithmetic="arithmetic" in values,
+        returns_argument="returns" in values,
         evaluation=(argument, _VALUES[value]) if argument else None,
     )

@@ -73,6 +73,18 @@ def test_one_reader_of_several_is_enough() -> None:
     assert foreign_inputs(fx.GraphModule({}, graph)) == {0, 2}
 
 
+def test_what_computes_may_give_its_argument_as_it_came() -> None:
+    """Of real numbers, though its schema promises a tensor of its own."""
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    conjugate = graph.call_function(torch.ops.aten.conj_physical.default, (x,))
+    graph.output((graph.call_function(torch.ops.aten.view.dtype, (conjugate, torch.int32)),))
+    program = fx.GraphModule({}, graph)
+    given = torch.ones(2)
+    assert program(given)[0].data_ptr() == given.data_ptr()
+    assert foreign_inputs(program) == frozenset()
+
+
 def test_operators_of_others_are_not_known() -> None:
     graph = fx.Graph()
     graph.output((graph.call_function(torch.sigmoid, (graph.placeholder("x"),)),))
