@@ -52,6 +52,8 @@ _PURPOSES = (INPUTS, INPUTS_SHARED, OUTPUTS, OUTPUTS_SHARED)
 _TOKEN_BYTES = 16
 # Who has connected and said nothing yet: past so many, the oldest is let go. A client says who it is at once.
 _MAX_NEWCOMERS = 64
+# Who comes while the worker has no descriptor to spare waits for so long.
+_FULL_MILLISECONDS = 100
 # A message says what the tensors are, and no more.
 _MAX_MESSAGE_BYTES = 1 << 24
 _MAX_PAYLOAD_BYTES = 1 << 40
@@ -107,10 +109,21 @@ class Door:
         poller.register(self._listener, select.POLLIN)
         newcomers: dict[int, socket.socket] = {}
         sessions: dict[int, int] = {}
+        is_full = False
         while True:
-            for number, _ in poller.poll():
+            events = poller.poll(_FULL_MILLISECONDS if is_full else None)
+            if is_full:
+                poller.modify(self._listener, select.POLLIN)
+                is_full = False
+            for number, _ in events:
                 if number == self._listener.fileno():
-                    connection, _ = self._listener.accept()
+                    try:
+                        connection, _ = self._listener.accept()
+                    except OSError:
+                        # Whoever waits there would be told of again at once.
+                        poller.modify(self._listener, 0)
+                        is_full = True
+                        continue
                     newcomers[connection.fileno()] = connection
                     poller.register(connection, select.POLLIN)
                 elif number in newcomers:

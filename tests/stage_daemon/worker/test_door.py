@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -214,6 +215,21 @@ def test_who_says_nothing_delays_nobody(worker: Worker) -> None:
     assert silent[0].recv(1) == b""
     for stranger in silent:
         stranger.close()
+
+
+def test_who_comes_while_there_is_no_descriptor_waits(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    accept, refusals = socket.socket.accept, iter((True, True))
+
+    def full_at_first(listener: socket.socket) -> tuple[socket.socket, object]:
+        if next(refusals, False):
+            raise OSError(errno.EMFILE, "no descriptor is free")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", full_at_first)
+    passage = worker.passage(OUTPUTS)
+    assert next(refusals, None) is None
+    worker.door.give(Result(session_id=7, sequence=1))
+    assert result(passage) == (1, [])
 
 
 def test_one_way_out_for_each_session(worker: Worker) -> None:
