@@ -214,6 +214,8 @@ class Pipeline:
         with self._lock:
             if later.generation > self._routes[-1].generation:
                 self._routes.append(self._open_route(later.generation, later.input_address, later.output_address))
+        # No session goes to those workers again.
+        route.kept.close()
         return True
 
     def _open_route(self, generation: int, input_address: str, output_address: str) -> _Route:

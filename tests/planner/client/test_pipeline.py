@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from access.ring import create_ring
+from planner.client.door import SessionMemory
 from planner.client.messages import deployment_from_proto
 from planner.client.pipeline import MOST_FRUITLESS, Batch
 from planner.client.records import Deployment
@@ -220,6 +223,23 @@ def test_what_was_not_answered_is_sent_to_the_next_generation_and_each_is_answer
     np.testing.assert_array_equal(results, [batch(number) for number in range(20)])
     np.testing.assert_array_equal(again, batch(7))
     assert [daemon.generations for daemon in (first, second, third)] == [[1], [2], [3, 3]]
+
+
+def test_memory_shared_with_an_earlier_generation_is_not_kept() -> None:
+    first, second = LoopbackDaemon(), LoopbackDaemon()
+    first.ends_at = 2
+    ring, descriptor = create_ring(1, 1, keeps_descriptor=True)
+    os.close(descriptor)
+    with (
+        serving(second) as address,
+        loopback_pipeline(first, find_next=lambda *_: generation_at(address, 2)) as pipeline,
+    ):
+        kept = pipeline._routes[0].kept
+        # The run itself takes one.
+        for _ in range(2):
+            kept.give_back(SessionMemory(ring))
+        list(pipeline.run([batch(1), batch(2), batch(3)]))
+        assert kept.take() == SessionMemory()
 
 
 def test_failures_count_on_in_the_next_generation() -> None:
