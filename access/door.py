@@ -69,6 +69,17 @@ class SlotWriter:
             return None
         return self._ring.take()
 
+    def frame(
+        self, sequence: int, message: bytes, payloads: Sequence[memoryview], announce: Callable[[Ring, int], bool]
+    ) -> list[bytes | memoryview]:
+        """To be sent next. Its payloads lie in a slot, if there is one for them, and follow the message otherwise."""
+        num_bytes = bytes_together(payloads)
+        slot = self.take(num_bytes, announce) if fits_beside_slot(len(message)) else None
+        if slot is None:
+            return framed(sequence, message, payloads)
+        self.write(slot, payloads)
+        return [HEAD.pack(sequence, len(message), slot + 1, num_bytes) + message]
+
     def write(self, slot: int, payloads: Sequence[memoryview]) -> None:
         """One after the other, each from a multiple of 64 bytes on."""
         assert self._ring is not None
@@ -206,10 +217,6 @@ def framed(sequence: int, message: bytes, payloads: Sequence[memoryview]) -> lis
         num_bytes += padding + len(payload)
     buffers[0] = HEAD.pack(sequence, len(message), BEHIND, num_bytes) + message
     return buffers
-
-
-def framed_in_slot(sequence: int, message: bytes, slot: int, num_bytes: int) -> bytes:
-    return HEAD.pack(sequence, len(message), slot + 1, num_bytes) + message
 
 
 def fits_beside_slot(message_bytes: int) -> bool:

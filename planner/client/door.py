@@ -24,7 +24,6 @@ from access.door import (
     HEAD,
     INPUTS,
     INPUTS_SHARED,
-    MIN_SLOT_BYTES,
     OUTPUTS,
     OUTPUTS_SHARED,
     READ_BYTES,
@@ -32,10 +31,8 @@ from access.door import (
     SlotReader,
     SlotWriter,
     announcement,
-    bytes_together,
     fits_beside_slot,
     framed,
-    framed_in_slot,
     rights,
     send_announcement,
 )
@@ -163,18 +160,12 @@ class Passage:
 
     def send(self, sequence: int, message: bytes, payloads: Sequence[memoryview], timeout_seconds: float) -> None:
         """Returns once the kernel has it all, or the worker. The message need not name the sequence."""
-        num_bytes = bytes_together(payloads)
-        buffers: Sequence[bytes | memoryview] | None = None
-        num_sent = HEAD.size + len(message)
-        if self._outgoing is not None and num_bytes >= MIN_SLOT_BYTES and fits_beside_slot(len(message)):
-            slot = self._outgoing.take(num_bytes, partial(self._announce, time.monotonic() + timeout_seconds))
-            if slot is not None:
-                self._outgoing.write(slot, payloads)
-                buffers = [framed_in_slot(sequence, message, slot, num_bytes)]
-        if buffers is None:
+        if self._outgoing is not None:
+            announce = partial(self._announce, time.monotonic() + timeout_seconds)
+            buffers = self._outgoing.frame(sequence, message, payloads, announce)
+        else:
             buffers = framed(sequence, message, payloads)
-            num_sent += num_bytes
-        self._write(buffers, num_sent, timeout_seconds)
+        self._write(buffers, sum(map(len, buffers)), timeout_seconds)
 
     def is_ready(self) -> bool:
         """Something has come, be it the end. Reads it, as far as there is room."""

@@ -24,17 +24,14 @@ from access.door import (
     HEAD,
     INPUTS,
     INPUTS_SHARED,
-    MIN_SLOT_BYTES,
     OUTPUTS,
     OUTPUTS_SHARED,
     READ_BYTES,
     WELCOME,
     SlotReader,
     SlotWriter,
-    bytes_together,
     fits_beside_slot,
     framed,
-    framed_in_slot,
     send_announcement,
 )
 from access.ring import Ring
@@ -371,13 +368,9 @@ class Outlet:
         self._connection.close()
 
     def _frame(self, sequence: int, message: bytes, payloads: Sequence[memoryview]) -> list[bytes | memoryview]:
-        num_bytes = bytes_together(payloads)
-        if self._slots is not None and num_bytes >= MIN_SLOT_BYTES and fits_beside_slot(len(message)):
-            slot = self._slots.take(num_bytes, self._announce)
-            if slot is not None:
-                self._slots.write(slot, payloads)
-                return [framed_in_slot(sequence, message, slot, num_bytes)]
-        return framed(sequence, message, payloads)
+        if self._slots is None:
+            return framed(sequence, message, payloads)
+        return self._slots.frame(sequence, message, payloads, self._announce)
 
     def _announce(self, ring: Ring, descriptor: int) -> bool:
         """False where it would have to wait: a descriptor cannot."""

@@ -24,8 +24,6 @@ from access.door import (
     SlotReader,
     SlotWriter,
     bytes_together,
-    framed,
-    framed_in_slot,
     send_announcement,
 )
 from access.ring import Ring
@@ -167,12 +165,7 @@ def _frame(
         send_announcement(connection, ring, descriptor)
         return True
 
-    num_bytes = bytes_together(payloads)
-    slot = slots.take(num_bytes, announce)
-    if slot is None:
-        return b"".join(framed(sequence, message, payloads))
-    slots.write(slot, payloads)
-    return framed_in_slot(sequence, message, slot, num_bytes)
+    return b"".join(slots.frame(sequence, message, payloads, announce))
 
 
 def _read_frame(slots: SlotReader, connection: socket.socket) -> None:
