@@ -25,8 +25,8 @@ _FREE_BYTE = bytes([_FREE])
 # Neither end can take memory away from under the other.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
-# Of this process.
-_rings: weakref.WeakSet[Ring] = weakref.WeakSet()
+# Of this process, by their identity: no set, which threads cannot add to while it is gone through.
+_rings: weakref.WeakValueDictionary[int, Ring] = weakref.WeakValueDictionary()
 # To what is lent, by their own identity: a reference that goes before its referent calls nobody back. Slots outlive the
 # ring that lent them where the next session goes on with the memory.
 _references: dict[int, weakref.ref[ctypes.Array[ctypes.c_ubyte]]] = {}
@@ -67,7 +67,7 @@ class Ring:
         self._slot_type = ctypes.c_ubyte * slot_bytes
         self._lent: dict[int, weakref.ref[ctypes.Array[ctypes.c_ubyte]]] = {}
         self._give_back = tuple(map(self._on_unused, range(num_slots)))
-        _rings.add(self)
+        _rings[id(self)] = self
 
     @property
     def descriptor(self) -> int:
@@ -128,8 +128,9 @@ class Ring:
 
 
 def _keep_lent_slots() -> None:
-    for ring in tuple(_rings):
-        ring.keep_lent()
+    for reference in _rings.valuerefs():
+        if (ring := reference()) is not None:
+            ring.keep_lent()
 
 
 os.register_at_fork(before=_keep_lent_slots)

@@ -6,6 +6,9 @@ import fcntl
 import gc
 import mmap
 import os
+import sys
+import threading
+from collections import deque
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -13,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given
 
+from access import ring as ring_module
 from access.ring import MAX_SLOTS, Ring, aligned, create_ring
 from tests.random_examples import random_examples
 
@@ -148,6 +152,36 @@ def test_a_fork_keeps_what_is_lent_and_its_child_frees_nothing() -> None:
     assert writer.take() is None
     del later
     assert writer.take() == 1
+
+
+def test_a_process_may_fork_while_rings_are_made() -> None:
+    is_over = threading.Event()
+
+    def make() -> None:
+        rings: deque[Ring] = deque(maxlen=100)
+        while not is_over.is_set():
+            ring, descriptor = create_ring(1, 1)
+            os.close(descriptor)
+            rings.append(ring)
+
+    _, reader = both_ends()
+    interval = sys.getswitchinterval()
+    makers = [threading.Thread(target=make) for _ in range(2)]
+    # Threads take turns as often as they can.
+    sys.setswitchinterval(1e-6)
+    try:
+        for maker in makers:
+            maker.start()
+        for _ in range(5000):
+            lent = reader.lend(0)
+            ring_module._keep_lent_slots()
+            assert not reader.has_lent()
+            del lent
+    finally:
+        sys.setswitchinterval(interval)
+        is_over.set()
+        for maker in makers:
+            maker.join()
 
 
 def test_a_part_of_a_lent_slot_keeps_it() -> None:
