@@ -157,7 +157,7 @@ class SlotReader:
         try:
             self._ring = Ring(descriptor, num_slots, slot_bytes, keeps_descriptor=self._keeps_descriptors)
             self._older = older
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise ConnectionError(str(error)) from None
 
     @property
