@@ -54,6 +54,8 @@ def _quotient(number: sympy.Basic) -> _Quotient | None:
 
 
 def _constant(number: sympy.Number) -> _Quotient | None:
+    if not number.is_finite:
+        return None
     fraction = Fraction(float(number))
     if max(abs(fraction.numerator), fraction.denominator) > _MAX_CONSTANT:
         return None
@@ -61,7 +63,7 @@ def _constant(number: sympy.Number) -> _Quotient | None:
 
 
 def _sum(a: _Quotient, b: _Quotient) -> _Quotient | None:
-    if not (a.is_exact and b.is_exact):
+    if not (a.is_exact and b.is_exact) or a.denominator * b.denominator > _MAX_CONSTANT:
         return None
     numerator = a.numerator * b.denominator + b.numerator * a.denominator
     return _Quotient(numerator, a.denominator * b.denominator, is_exact=True)

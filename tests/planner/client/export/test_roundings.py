@@ -65,6 +65,8 @@ def test_what_python_rounds_at_each_size(
         FLOAT * 0.3,
         FLOAT * 0.1 + 0.5,
         FLOAT * (1 + 2.0**-40),
+        FLOAT * 2.0**-15 + 2.0**-16,
+        FLOAT + sympy.oo,
         IntTrueDiv(SIZE, 3) * 1.5,
         IntTrueDiv(SIZE, 3) + 0.5,
         FloatTrueDiv(FloatTrueDiv(FLOAT, sympy.Float(3.0)), sympy.Float(5.0)),
