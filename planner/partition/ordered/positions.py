@@ -18,12 +18,20 @@ def allowed_positions(problem: PartitionProblem) -> Integers:
 
 def crossing_bytes(problem: PartitionProblem) -> Floats:
     """By position: bytes of the values that are made before it and needed after it."""
+    return _crossing(problem, problem.value_bytes.astype(np.float64))
+
+
+def num_crossing(problem: PartitionProblem) -> Floats:
+    """By position: how many values, even of 0 bytes."""
+    return _crossing(problem, np.ones(problem.num_values))
+
+
+def _crossing(problem: PartitionProblem, sizes: Floats) -> Floats:
     n = problem.num_nodes
     needed = problem.value_last_read > problem.value_producer
-    sizes = problem.value_bytes[needed].astype(np.float64)
     change = np.zeros(n + 2)
-    np.add.at(change, problem.value_producer[needed] + 1, sizes)
-    np.add.at(change, np.minimum(problem.value_last_read[needed], n) + 1, -sizes)
+    np.add.at(change, problem.value_producer[needed] + 1, sizes[needed])
+    np.add.at(change, np.minimum(problem.value_last_read[needed], n) + 1, -sizes[needed])
     return np.cumsum(change)[: n + 1]
 
 

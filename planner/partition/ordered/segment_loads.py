@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.partition.communication import UNKNOWN
 from planner.partition.ordered.device_classes import DeviceClasses
-from planner.partition.ordered.positions import allowed_positions, crossing_bytes
+from planner.partition.ordered.positions import allowed_positions, crossing_bytes, num_crossing
 from planner.partition.ordered.segments import SegmentRow
 from planner.partition.ordered.state_space import NOBODY, Label
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
@@ -167,7 +167,9 @@ def _bytes_between_neighbours(problem: PartitionProblem, sizes: Integers) -> Flo
 
 
 def only_neighbours_exchange(problem: PartitionProblem) -> bool:
-    """Whether all that crosses a cut goes from the stage before it to the stage behind it."""
-    between = _bytes_between_neighbours(problem, problem.value_bytes)
+    """Whether all that crosses a cut goes from the stage before it to the stage behind it, and costs what their link
+    does. Where nothing but values of 0 bytes cross, a latency is paid, and their link's is not counted."""
     inner = allowed_positions(problem)[1:-1]
-    return bool((crossing_bytes(problem)[inner] <= between[inner]).all())
+    between = _bytes_between_neighbours(problem, problem.value_bytes)[inner]
+    is_counted = (between > 0) | (num_crossing(problem)[inner] == 0)
+    return bool((is_counted & (crossing_bytes(problem)[inner] <= between)).all())

@@ -13,6 +13,7 @@ from planner.partition.ordered.positions import allowed_positions
 from planner.partition.ordered.program_pass import evaluate_layout
 from planner.partition.problem import PartitionProblem
 from tests.planner.partition.ordered.chains_on_hosts import least_of_chain, random_chain
+from tests.planner.partition.problems import chain
 from tests.random_examples import random_seeds
 
 
@@ -80,3 +81,21 @@ def test_a_host_is_entered_twice_where_that_is_best() -> None:
             visits = hosts.host_of_device[list(devices)]
             entered_again += np.count_nonzero(np.diff(visits)) + 1 > np.unique(visits).size
     assert entered_again
+
+
+def test_a_value_of_no_bytes_pays_the_latency_of_its_own_link() -> None:
+    """Two devices that exchange at once, of the kind of three others that no link reaches in less than a second."""
+    host_of_device = np.array([0, 0, 0, 1, 1])
+    at_once = (host_of_device[:, None] == 1) & (host_of_device == 1)
+    problem = chain(
+        [[1.0, 1.0]] * 5,
+        value_bytes=[1, 0, 1],
+        latency=np.where(at_once, 0.0, 1.0).tolist(),
+        per_byte=np.where(host_of_device[:, None] == host_of_device, 0.0, 1.0).tolist(),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(many_devices, "MAX_UNITS", 0)
+        patch.setattr(many_devices, "_PARTS", ())
+        walks = over_many_devices(problem, allowed_positions(problem))
+    assert walks is not None
+    assert walks.value <= least_of_chain(problem) == pytest.approx(1.0)
