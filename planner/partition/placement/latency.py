@@ -20,7 +20,7 @@ from planner.partition.placement.passes.contraction import pass_units
 from planner.partition.placement.passes.cutting_planes import FlowProgramme, raise_bound
 from planner.partition.placement.passes.devices_of_runs import PassIncumbent
 from planner.partition.placement.passes.finish_times import FinishTimes
-from planner.partition.placement.passes.label_setting import OpenChains, search_labels
+from planner.partition.placement.passes.label_setting import Budget, OpenChains, search_labels
 from planner.partition.placement.passes.unit_graph import PassGraph, pass_graph
 from planner.partition.placement.passes.unit_ideals import PassIdeals, pass_ideals, prefix_ideals
 from planner.partition.placement.problem import (
@@ -48,6 +48,9 @@ LABEL_FLOWS = 6
 FEW_LABELS = 10
 MANY_LABELS = 1000
 MAX_LABEL_BLOCKS = 300_000
+# Labels that a search with few of each ideal and then one with many may make together: with graphs of about 20 nodes,
+# 45 s of CPU and 350 MB at most.
+MAX_EXTENSIONS = 1_000_000
 # Blocks times device states times rounds of cutting planes.
 WEIGHINGS = 200_000_000
 # Labels that tell devices apart have two columns for each.
@@ -59,7 +62,8 @@ def best_latency(
 ) -> Placement:
     """The least `single_pass_seconds`, and a bound that equals it where the search is a proof.
 
-    If `contiguous`, an accelerator runs one block. `effort` scales how many labels are kept. Raises Infeasible.
+    If `contiguous`, an accelerator runs one block. `effort` scales how many labels are kept, and made. Raises
+    Infeasible.
     """
     check_can_exist(problem, class_bytes=np.where(problem.class_is_parallel, np.inf, problem.class_bytes))
     search = _Search(problem, contiguous=contiguous, effort=effort, out_of_time=out_of_time)
@@ -136,8 +140,9 @@ class _Search:
             finish_times=FinishTimes(space.graph, space.ideals, programme.source, programme.target, flows),
             flow_bounds=[cheapest_chain(result.space, programme.source, programme.target, flow) for flow in flows],
         )
+        budget = self._budget()
         for max_labels in (FEW_LABELS, MANY_LABELS * self._effort)[: 1 + exact]:
-            lower = self._search_labels(open_chains, max_labels, devices_apart=False)
+            lower = self._search_labels(open_chains, max_labels, budget, devices_apart=False)
             if is_bound:
                 self._raise_bound(lower)
             if lower >= self.incumbent.to_beat:
@@ -149,14 +154,20 @@ class _Search:
         problem = self._problem
         if problem.class_devices[~problem.class_is_parallel].sum() > MAX_DEVICES_APART:
             return
+        budget = self._budget()
         for max_labels in (FEW_LABELS, MANY_LABELS * self._effort):
             if not self._done():
-                self._raise_bound(self._search_labels(open_chains, max_labels, devices_apart=True))
+                self._raise_bound(self._search_labels(open_chains, max_labels, budget, devices_apart=True))
 
-    def _search_labels(self, open_chains: OpenChains, max_labels: int, *, devices_apart: bool) -> float:
+    def _budget(self) -> Budget:
+        return Budget(num_extensions=MAX_EXTENSIONS * self._effort)
+
+    def _search_labels(self, open_chains: OpenChains, max_labels: int, budget: Budget, *, devices_apart: bool) -> float:
         if self._out_of_time():
             return 0.0
-        return search_labels(open_chains, self.incumbent, max_labels, self._out_of_time, devices_apart=devices_apart)
+        return search_labels(
+            open_chains, self.incumbent, max_labels, budget, self._out_of_time, devices_apart=devices_apart
+        )
 
     def _raise_bound(self, lower: float) -> None:
         self.lower_bound = max(self.lower_bound, min(lower, self.incumbent.seconds))

@@ -1,7 +1,8 @@
 """Exact search over chains of ideals: a label holds when each tensor at an ideal's border is there.
 
 What cutting planes leave open is closed here, or narrowed: their flows bound how a label can end, labels that another
-beats in everything are dropped, and where too many are left, so is the worst part, and the bound says so.
+beats in everything are dropped, and where too many are left, so is the worst part, and the bound says so. Labels
+that are made have a budget: of what is left of it, each ideal leaves those behind it their share.
 """
 
 from __future__ import annotations
@@ -49,21 +50,38 @@ class OpenChains:
     flow_bounds: Sequence[CheapestChain]
 
 
-def search_labels(
-    chains: OpenChains, incumbent: PassIncumbent, max_labels: int, out_of_time: OutOfTime, *, devices_apart: bool
-) -> float:
-    """A lower bound on all of the chains, the incumbent's seconds if proven. O(labels * (ways + labels)).
+@dataclass(slots=True, kw_only=True)
+class Budget:
+    """Labels that searches may yet make, one after another."""
 
-    With `devices_apart` each block waits for its device, which several may share as far as bytes allow.
+    num_extensions: int
+
+
+def search_labels(
+    chains: OpenChains,
+    incumbent: PassIncumbent,
+    max_labels: int,
+    budget: Budget,
+    out_of_time: OutOfTime,
+    *,
+    devices_apart: bool,
+) -> float:
+    """A lower bound on all of the chains, the incumbent's seconds if proven. O(extensions * (border + labels)).
+
+    With `devices_apart` each block waits for its device, which several may share as far as bytes allow. Does nothing
+    where the budget is too small for a label of each ideal.
     """
-    return _Search(chains, incumbent, max_labels, devices_apart=devices_apart).run(out_of_time)
+    search = _Search(chains, incumbent, max_labels, budget, devices_apart=devices_apart)
+    return search.run(out_of_time) if search.is_affordable else 0.0
 
 
 class _Search:
-    def __init__(self, chains: OpenChains, incumbent: PassIncumbent, max_labels: int, *, devices_apart: bool) -> None:
+    def __init__(
+        self, chains: OpenChains, incumbent: PassIncumbent, max_labels: int, budget: Budget, *, devices_apart: bool
+    ) -> None:
         space = chains.space
         self._space, self._finish_times, self._flow_bounds = space, chains.finish_times, chains.flow_bounds
-        self._incumbent, self._max_labels = incumbent, max_labels
+        self._incumbent, self._max_labels, self._budget = incumbent, max_labels, budget
         self._arriving: list[list[Labels]] = [[] for _ in range(space.ideals.num_ideals)]
         self._settled: list[Labels | None] = [None] * space.ideals.num_ideals
         self._dropped = np.inf
@@ -71,12 +89,30 @@ class _Search:
         told_apart = devices_apart & ~problem.class_is_parallel[problem.class_of_device]
         self._devices = np.flatnonzero(told_apart)
         self._class_of_slot = problem.class_of_device[self._devices]
+        self._room = problem.class_bytes[self._class_of_slot]
         self._blocks_after = _ways_by_origin(space.blocks.before, space.blocks.begin)
         self._steps_after = _ways_by_origin(space.ideals.step_from, space.ideals.step_begin)
+        # [i] what a label of the ideal and of each behind it may lead to.
+        self._ways_left: list[int] = np.cumsum(self._num_ways()[::-1])[::-1].tolist()
+
+    @property
+    def is_affordable(self) -> bool:
+        return self._ways_left[0] <= self._budget.num_extensions
+
+    def _num_ways(self) -> Integers:
+        """[i] how many labels one of the ideal's may lead to."""
+        space, num_ideals = self._space, self._space.ideals.num_ideals
+        of_class = np.ones(space.graph.problem.num_classes, dtype=np.int64)
+        if self._devices.size:
+            of_class = np.bincount(self._class_of_slot, minlength=of_class.size)
+        of_block = of_class[space.graph.serial[space.blocks.serial_class]]
+        ways = np.bincount(space.blocks.before, of_block, num_ideals)
+        steps = np.bincount(space.ideals.step_from, minlength=num_ideals) * space.graph.parallel.size
+        return ways.astype(np.int64) + steps
 
     def run(self, out_of_time: OutOfTime) -> float:
         none = np.full(1, -1, dtype=np.int64)
-        room = self._space.graph.problem.class_bytes[self._class_of_slot][None, :]
+        room = self._room[None, :]
         start = Labels(
             finish=np.zeros((1, 1)),
             left_bytes=room,
@@ -107,10 +143,12 @@ class _Search:
         rows = rows[np.argsort(bound[rows], kind="stable")]
         labels = labels.take(rows)
         used = self._space.states.used[labels.state]
-        front = _undominated(np.concatenate([labels.finish, used, labels.idle_from, -labels.left_bytes], axis=1))
-        if front.size > self._max_labels:
-            self._dropped = min(self._dropped, float(bound[rows][front[self._max_labels]]))
-            front = front[: self._max_labels]
+        costs = np.concatenate([labels.finish, used, labels.idle_from, -labels.left_bytes], axis=1)
+        most = min(self._max_labels, self._budget.num_extensions // max(1, self._ways_left[ideal]))
+        front = _undominated(costs, bound[rows], most + 1)
+        if front.size > most:
+            self._dropped = min(self._dropped, float(bound[rows][front[most]]))
+            front = front[:most]
         self._settled[ideal] = labels.take(front)
 
     def _bounds(self, ideal: int, labels: Labels) -> Floats:
@@ -138,7 +176,7 @@ class _Search:
             for device_class, finish in self._finish_times.after_unit(ideal, target, labels.finish, unit):
                 arrived = _arrival(labels, finish, labels.state, ideal, rows, -1 - step)
                 arrived.unit_class[:] = device_class
-                self._arriving[target].append(arrived)
+                self._arrive(target, arrived)
 
     def _extend_by_block(self, ideal: int, labels: Labels, way: int, target: int) -> None:
         blocks = self._space.blocks
@@ -147,7 +185,7 @@ class _Search:
         if rows.size:
             seconds = float(blocks.seconds[way])
             finish, _ = self._finish_times.after_block(ideal, target, labels.finish[rows], np.zeros(rows.size), seconds)
-            self._arriving[target].append(_arrival(labels, finish, state[rows], ideal, rows, way))
+            self._arrive(target, _arrival(labels, finish, state[rows], ideal, rows, way))
 
     def _extend_on_devices(self, ideal: int, labels: Labels, way: int, target: int) -> None:
         """On each device with room; of those that nothing runs on yet, the first of a class stands for all."""
@@ -155,9 +193,9 @@ class _Search:
         device_class = int(space.graph.serial[space.blocks.serial_class[way]])
         inside = space.ideals.inside
         block_bytes = float(space.graph.unit_bytes[(inside[target] != 0) & (inside[ideal] == 0)].sum())
-        fresh_before = np.zeros(labels.state.size, dtype=np.bool_)
+        fresh_before, room = np.zeros(labels.state.size, dtype=np.bool_), self._room
         for slot in np.flatnonzero(self._class_of_slot == device_class).tolist():
-            fresh = labels.idle_from[:, slot] == 0
+            fresh = (labels.idle_from[:, slot] == 0) & (labels.left_bytes[:, slot] == room[slot])
             rows = np.flatnonzero((labels.left_bytes[:, slot] >= block_bytes) & ~(fresh & fresh_before))
             fresh_before |= fresh
             if not rows.size:
@@ -168,7 +206,11 @@ class _Search:
             arrived.left_bytes[:, slot] -= block_bytes
             arrived.idle_from[:, slot] = end
             arrived.device[:] = self._devices[slot]
-            self._arriving[target].append(arrived)
+            self._arrive(target, arrived)
+
+    def _arrive(self, ideal: int, labels: Labels) -> None:
+        self._budget.num_extensions -= labels.state.size
+        self._arriving[ideal].append(labels)
 
     def _finish(self, last: int) -> float:
         """Offers what ends earlier than the incumbent, best first."""
@@ -220,17 +262,21 @@ def _joined(parts: Sequence[Labels]) -> Labels:
     return Labels._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
 
 
-def _undominated(costs: Floats) -> Integers:
-    """Rows, in order, that no other row is at most equal to in every column. O(rows * undominated * columns)."""
+def _undominated(costs: Floats, bound: Floats, most: int) -> Integers:
+    """Rows of the least bounds, `most` of them, that no other row is at most equal to in every column. What is, has a
+    bound at most equal. O(rows * undominated * columns)."""
     _, first = np.unique(costs, axis=0, return_index=True)
-    # In lexicographic order nothing later dominates anything earlier.
+    # In lexicographic order, where bounds are equal, nothing later dominates anything earlier.
+    first = first[np.argsort(bound[first], kind="stable")]
     front_rows: list[int] = []
-    front = np.empty((first.size, costs.shape[1]))
+    front = np.empty((min(first.size, most), costs.shape[1]))
     for row in first.tolist():
+        if len(front_rows) == most:
+            break
         if not (front[: len(front_rows)] <= costs[row]).all(axis=1).any():
             front[len(front_rows)] = costs[row]
             front_rows.append(row)
-    return np.array(sorted(front_rows), dtype=np.int64)
+    return np.array(front_rows, dtype=np.int64)
 
 
 def _ways_by_origin(before: Integers, begin: Integers) -> list[list[tuple[int, int]]]:
