@@ -98,8 +98,12 @@ class _Plan:
 
 
 def can_be_searched(hosts: Hosts, num_positions: int) -> bool:
-    largest = max(sum(hosts.composition(host)) for host in range(hosts.count))
-    few = _num_words(hosts, largest + 1, num_positions) <= _MAX_WORDS
+    rows = {
+        (int(hosts.link[host, host]), size)
+        for host in range(hosts.count)
+        for size in range(sum(hosts.composition(host)) + 1)
+    }
+    few = _num_words(hosts, len(rows), num_positions) <= _MAX_WORDS
     return hosts.count > 1 and hosts.num_states_by_host <= _MAX_REMAINDERS and few
 
 

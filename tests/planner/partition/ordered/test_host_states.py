@@ -99,3 +99,16 @@ def test_a_value_of_no_bytes_pays_the_latency_of_its_own_link() -> None:
         walks = over_many_devices(problem, allowed_positions(problem))
     assert walks is not None
     assert walks.value <= least_of_chain(problem) == pytest.approx(1.0)
+
+
+def test_tables_count_a_row_for_each_link_within_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = np.arange(8) // 2
+    per_byte = np.where(host[:, None] == host, 0.1 + 0.1 * host, 1.0)
+    problem = chain([[1.0] * 8] * 8, per_byte=per_byte.tolist())
+    hosts = hosts_of(problem)
+    # Up to 8 devices used; of each of four hosts, 0 to 2 left; four links within hosts and one between.
+    num_words = (8 + 1) * (4 * 3 + 4 + 1)
+    monkeypatch.setattr(host_states, "_MAX_WORDS", num_words)
+    assert host_states.can_be_searched(hosts, problem.num_nodes + 1)
+    monkeypatch.setattr(host_states, "_MAX_WORDS", num_words - 1)
+    assert not host_states.can_be_searched(hosts, problem.num_nodes + 1)
