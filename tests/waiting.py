@@ -6,7 +6,9 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 # Long enough on a machine with ten times more to do than it can: only a failure is concluded from its passing.
 WAIT_SECONDS = 120.0
@@ -33,6 +35,13 @@ async def eventually(condition: Callable[[], object | Awaitable[object]], what: 
             return
         _go_on_until(deadline, what)
         await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def leave(call: asyncio.Task[Any]) -> None:
+    """As a client that gives its call up: returns once the call has ended."""
+    call.cancel()
+    with suppress(asyncio.CancelledError):
+        await call
 
 
 def is_gone(process_id: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
@@ -21,7 +20,7 @@ from planner.store.deployment_records import DeploymentState
 from planner.store.deployments import list_active_deployments
 from planner.store.tables import RoleRow
 from tests.contract.databases import empty_database
-from tests.planner.dispatch.worlds import FIRST, SECOND, World, held, open_world
+from tests.planner.dispatch.worlds import FIRST, SECOND, World, break_after_commit, held, open_world
 from tests.waiting import WAIT_SECONDS, eventually
 
 pytestmark = pytest.mark.services
@@ -132,19 +131,11 @@ async def test_a_planner_whose_claim_was_not_confirmed_leads(world: World, monke
     """No other would: the database has it that this one does."""
     await world.dispatcher.close()
     world.start()
-    whole, is_broken = world.database.session, False
 
-    @contextlib.asynccontextmanager
-    async def breaking() -> AsyncIterator[AsyncSession]:
-        nonlocal is_broken
-        async with whole() as session:
-            yield session
-            is_claim = bool(await session.scalar(select(RoleRow.claimed_by)))
-        if is_claim and not is_broken:
-            is_broken = True
-            raise Unavailable("the connection broke after the commit")
+    async def is_claim(session: AsyncSession) -> bool:
+        return bool(await session.scalar(select(RoleRow.claimed_by)))
 
-    monkeypatch.setattr(world.database, "session", breaking)
+    break_after_commit(world.database, monkeypatch, is_claim)
     with pytest.raises(Unavailable):
         await world.beat(FIRST)
     await world.beat(FIRST)

@@ -15,8 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner.errors import Unavailable
 from planner.store.database import Database
 from planner.store.deployment_records import DeploymentState, Failure, RecoveryPolicy
-from tests.planner.dispatch.worlds import FIRST, SECOND, World, held, open_world
-from tests.waiting import eventually
+from tests.planner.dispatch.worlds import FIRST, SECOND, World, break_after_commit, held, open_world
+from tests.waiting import eventually, leave
 
 pytestmark = pytest.mark.services
 DIED = Failure(reason="WORKER_DIED", message="killed")
@@ -53,12 +53,6 @@ class Commits:
             self.num_held += 1
             await self._resumed.wait()
         return result
-
-
-async def leave(call: asyncio.Task[Any]) -> None:
-    call.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await call
 
 
 async def test_what_a_daemon_reports_is_acted_on_where_it_leaves_once_that_is_written(
@@ -124,18 +118,11 @@ async def test_a_daemon_that_leaves_once_it_was_added_has_its_device(
 async def test_a_deployment_whose_commit_was_not_confirmed_is_rolled_out(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, is_broken = world.database.session, False
 
-    @contextlib.asynccontextmanager
-    async def breaking() -> AsyncIterator[AsyncSession]:
-        nonlocal is_broken
-        async with whole() as session:
-            yield session
-        if not is_broken:
-            is_broken = True
-            raise Unavailable("the connection broke after the commit")
+    async def is_first(_: AsyncSession) -> bool:
+        return True
 
-    monkeypatch.setattr(world.database, "session", breaking)
+    break_after_commit(world.database, monkeypatch, is_first)
     with pytest.raises(Unavailable):
         await world.dispatcher.deploy("plan-1", "one", "f")
     deployment_id = await world.dispatcher.deploy("plan-1", "one", "f")

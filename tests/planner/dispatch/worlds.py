@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from planner.cost.inventory import Device
 from planner.dispatch.dispatcher import Dispatcher, HeldDeployment
+from planner.errors import Unavailable
 from planner.store.blobs import BlobStore
 from planner.store.daemons import find_daemon
 from planner.store.database import Database
@@ -129,6 +133,25 @@ class World:
 
 def held(deployment_id: str, **changes: object) -> HeldDeployment:
     return HeldDeployment(deployment_id=deployment_id, **{"generation": 1, **changes})  # type: ignore[arg-type]
+
+
+def break_after_commit(
+    database: Database, monkeypatch: pytest.MonkeyPatch, is_meant: Callable[[AsyncSession], Awaitable[bool]]
+) -> None:
+    """Of the first transaction that is meant nobody hears that it was committed."""
+    whole, is_broken = database.session, False
+
+    @contextlib.asynccontextmanager
+    async def breaking() -> AsyncIterator[AsyncSession]:
+        nonlocal is_broken
+        async with whole() as session:
+            yield session
+            breaks = not is_broken and await is_meant(session)
+        if breaks:
+            is_broken = True
+            raise Unavailable("the connection broke after the commit")
+
+    monkeypatch.setattr(database, "session", breaking)
 
 
 @contextlib.asynccontextmanager

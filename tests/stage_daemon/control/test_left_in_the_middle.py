@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import threading
@@ -21,7 +20,7 @@ from stage_daemon.control.worker_process import WorkerProcess, start_with
 from stage_daemon.errors import Conflict, Released
 from stage_daemon.worker.failures import failure_from_error
 from stage_daemon.worker.frames import Frame, FrameKind, read_frame, write_frame
-from tests.waiting import WAIT_SECONDS, eventually
+from tests.waiting import WAIT_SECONDS, eventually, leave
 
 # More than a socket holds.
 LARGE = 1 << 23
@@ -44,19 +43,23 @@ class ProcessThatLives:
         os.close(self._other_end)
 
 
-@pytest_asyncio.fixture
-async def ends() -> AsyncIterator[tuple[HostedDeployment, socket.socket]]:
-    """A deployment that runs, and the worker's end of its connection."""
-    ours, theirs = socket.socketpair()
-    process: Any = ProcessThatLives()
-    hosted = HostedDeployment(
-        life=Life(deployment_id="dep-1", generation=1, stages=(0,), phase=Phase.RUNNING),
+def hosted_in(phase: Phase) -> HostedDeployment:
+    return HostedDeployment(
+        life=Life(deployment_id="dep-1", generation=1, stages=(0,), phase=phase),
         device_id="a",
         torch_device="cpu",
         worker_silence_seconds=600.0,
         loading=asyncio.Semaphore(1),
         on_change=lambda: None,
     )
+
+
+@pytest_asyncio.fixture
+async def ends() -> AsyncIterator[tuple[HostedDeployment, socket.socket]]:
+    """A deployment that runs, and the worker's end of its connection."""
+    ours, theirs = socket.socketpair()
+    process: Any = ProcessThatLives()
+    hosted = hosted_in(Phase.RUNNING)
     hosted.connection = stage_daemon_pb2.ConnectStagesRequest(deadline_seconds=600.0)
     worker = hosted._worker = WorkerProcess(deployment_id="dep-1", device="cpu", process=process, connection=ours)
     await worker._open()
@@ -70,12 +73,6 @@ async def ends() -> AsyncIterator[tuple[HostedDeployment, socket.socket]]:
 
 async def answers(hosted: HostedDeployment, request: bytes) -> list[bytes]:
     return [answer async for answer in hosted.train(request)]
-
-
-async def leave(call: asyncio.Task[Any]) -> None:
-    call.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await call
 
 
 async def test_who_trains_hears_no_answer_to_one_that_left_while_its_request_was_on_the_way(
@@ -151,14 +148,7 @@ async def test_a_rendezvous_whose_caller_has_left_is_closed_with_the_deployment(
         return Opened()
 
     monkeypatch.setattr(Rendezvous, "open", open_slowly)
-    hosted = HostedDeployment(
-        life=Life(deployment_id="dep-1", generation=1, stages=(0,), phase=Phase.LOADED),
-        device_id="a",
-        torch_device="cpu",
-        worker_silence_seconds=600.0,
-        loading=asyncio.Semaphore(1),
-        on_change=lambda: None,
-    )
+    hosted = hosted_in(Phase.LOADED)
     asked = asyncio.create_task(hosted.open_rendezvous("127.0.0.1"))
     await asyncio.sleep(0)
     await leave(asked)
