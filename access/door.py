@@ -25,6 +25,10 @@ WELCOME = b"w"
 # comes with the head's first byte: `place` slots of so many bytes.
 HEAD = struct.Struct("<QIIQ")
 BEHIND = 0
+# After the token and the purpose, a client says which session it is.
+SESSION = struct.Struct("<Q")
+# Of either end's socket. The kernel gives at most net.core.wmem_max; its default takes a fifth of 1 MiB.
+SEND_BUFFER_BYTES = 1 << 22
 
 # Frames in slots fit into what is read at once.
 READ_BYTES = 1 << 16

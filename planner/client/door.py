@@ -9,7 +9,6 @@ import contextlib
 import os
 import select
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +26,8 @@ from access.door import (
     OUTPUTS,
     OUTPUTS_SHARED,
     READ_BYTES,
+    SEND_BUFFER_BYTES,
+    SESSION,
     WELCOME,
     SlotReader,
     SlotWriter,
@@ -42,7 +43,6 @@ from protos.v1 import stage_daemon_pb2
 _SHARED = {INPUTS: INPUTS_SHARED, OUTPUTS: OUTPUTS_SHARED}
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
-_SESSION = struct.Struct("<Q")
 # IOV_MAX of Linux.
 _MAX_BUFFERS = 1024
 # Of sessions at the same time, and of each direction of one.
@@ -50,8 +50,6 @@ _MAX_KEPT = 4
 _MAX_KEPT_BYTES = 1 << 28
 # A worker that hangs is told of by its daemon.
 _CONNECT_SECONDS = 10.0
-# The kernel gives at most net.core.wmem_max. By its default, a microbatch of 1 MiB wakes each end five times.
-_SEND_BUFFER_BYTES = 1 << 22
 
 
 def host_identity() -> str:
@@ -114,9 +112,9 @@ class Passage:
         self._outgoing = SlotWriter(memory, keeps_descriptors=True) if purpose == INPUTS_SHARED else None
         try:
             self._socket.settimeout(_CONNECT_SECONDS)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             self._socket.connect(f"\0{door.socket_name}")
-            hello = door.token.encode() + purpose + _SESSION.pack(session_id)
+            hello = door.token.encode() + purpose + SESSION.pack(session_id)
             if self._incoming is not None:
                 hello += announcement(memory)
             self._socket.sendmsg([hello], rights(memory.descriptor) if self._incoming and memory else ())
@@ -161,8 +159,7 @@ class Passage:
     def send(self, sequence: int, message: bytes, payloads: Sequence[memoryview], timeout_seconds: float) -> None:
         """Returns once the kernel has it all, or the worker. The message need not name the sequence."""
         if self._outgoing is not None:
-            announce = partial(self._announce, time.monotonic() + timeout_seconds)
-            buffers = self._outgoing.frame(sequence, message, payloads, announce)
+            buffers = self._outgoing.frame(sequence, message, payloads, partial(self._announce, timeout_seconds))
         else:
             buffers = framed(sequence, message, payloads)
         self._write(buffers, sum(map(len, buffers)), timeout_seconds)
@@ -275,7 +272,8 @@ class Passage:
             view = view[num_read:]
         return True
 
-    def _announce(self, until: float, ring: Ring, descriptor: int) -> bool:
+    def _announce(self, timeout_seconds: float, ring: Ring, descriptor: int) -> bool:
+        until = time.monotonic() + timeout_seconds
         while True:
             try:
                 send_announcement(self._socket, ring, descriptor)

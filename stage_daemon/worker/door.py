@@ -11,7 +11,6 @@ import ctypes
 import secrets
 import select
 import socket
-import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence, Set
@@ -27,6 +26,8 @@ from access.door import (
     OUTPUTS,
     OUTPUTS_SHARED,
     READ_BYTES,
+    SEND_BUFFER_BYTES,
+    SESSION,
     WELCOME,
     SlotReader,
     SlotWriter,
@@ -44,7 +45,6 @@ from stage_daemon.transport.sockets import MAX_BUFFERS, drop_sent, host_identity
 from stage_daemon.worker.frames import MAX_WAITING_BYTES, MAX_WAITING_RESULTS
 from stage_daemon.worker.framing import InputReader, ResultWriter
 
-_SESSION = struct.Struct("<Q")
 _PURPOSES = (INPUTS, INPUTS_SHARED, OUTPUTS, OUTPUTS_SHARED)
 _TOKEN_BYTES = 16
 # Who has connected and said nothing yet: past so many, the oldest is let go. A client says who it is at once.
@@ -54,8 +54,6 @@ _FULL_MILLISECONDS = 100
 # A message says what the tensors are, and no more.
 _MAX_MESSAGE_BYTES = 1 << 24
 _MAX_PAYLOAD_BYTES = 1 << 40
-# Of either end's socket. The kernel gives at most net.core.wmem_max; its default takes a fifth of 1 MiB.
-SEND_BUFFER_BYTES = 1 << 22
 
 
 class Door:
@@ -141,7 +139,7 @@ class Door:
 
     def _let_in(self, connection: socket.socket) -> tuple[int, int] | None:
         """The session and descriptor of a new outlet, if it is one. What it says, it has said in one piece."""
-        said, num_said, slots = bytearray(len(self._token) + 1 + _SESSION.size + HEAD.size), 0, SlotReader()
+        said, num_said, slots = bytearray(len(self._token) + 1 + SESSION.size + HEAD.size), 0, SlotReader()
         with contextlib.suppress(OSError):
             num_said = slots.receive(connection, memoryview(said))
         token, purpose = said[: len(self._token)], bytes(said[len(self._token) : len(self._token) + 1])
@@ -150,7 +148,7 @@ class Door:
         try:
             if num_said != needed or not secrets.compare_digest(token, self._token) or purpose not in _PURPOSES:
                 raise ConnectionError("somebody else")
-            (session_id,) = _SESSION.unpack_from(said, len(self._token) + 1)
+            (session_id,) = SESSION.unpack_from(said, len(self._token) + 1)
             if purpose == OUTPUTS_SHARED:
                 ring = _memory_for_results(slots, bytes(said[-HEAD.size :]))
         except OSError:

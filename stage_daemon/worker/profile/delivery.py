@@ -21,6 +21,7 @@ import torch
 from access.door import (
     BEHIND,
     HEAD,
+    SEND_BUFFER_BYTES,
     SlotReader,
     SlotWriter,
     bytes_together,
@@ -34,7 +35,7 @@ from stage_daemon.transport.declared import DeclaredValue, ValueKind
 from stage_daemon.transport.parcel import Item
 from stage_daemon.transport.streams import copies_of, moved
 from stage_daemon.worker import wire
-from stage_daemon.worker.door import SEND_BUFFER_BYTES, Inlet, Outlet
+from stage_daemon.worker.door import Inlet, Outlet
 from stage_daemon.worker.framing import InputReader, ResultWriter
 from stage_daemon.worker.profile.clock import host_clock, synchronize
 
