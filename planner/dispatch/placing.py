@@ -114,16 +114,19 @@ class Placer:
     async def place(self, deployment: Deployment, tell: Callable[[str], Awaitable[None]]) -> Placement:
         """The next generation, once all the daemons that it needs answer. `tell` hears why it has to wait.
 
-        Raises DeviceGone, DeviceFull, Infeasible, Unavailable or, where the database has no room, ResourceExhausted,
-        where that is still so after `recovery_seconds`.
+        Raises DeviceGone, DeviceFull or Infeasible where that is still so after `recovery_seconds`. Time in which the
+        database was away or full is none of them: nobody could look.
         """
         ends_at, last_reason = time.monotonic() + self._recovery_seconds, ""
         while True:
+            looked_at = time.monotonic()
             try:
                 return await self._place_now(deployment)
             except BeingPlanned:
                 pass
-            except (DeviceGone, DeviceFull, Infeasible, ResourceExhausted, Unavailable) as error:
+            except (ResourceExhausted, Unavailable):
+                ends_at += time.monotonic() - looked_at + PLACE_PERIOD_SECONDS
+            except (DeviceGone, DeviceFull, Infeasible) as error:
                 if time.monotonic() > ends_at:
                     raise
                 if isinstance(error, Infeasible) and error.message != last_reason:
@@ -210,7 +213,7 @@ class Placer:
     async def _answering(self, prospects: _Prospects) -> frozenset[str]:
         """The devices that the plan asked for may use and whose daemons are there.
 
-        Raises Unavailable where one is silent while its lease lasts: it may be busy.
+        Raises DeviceGone where one is silent while its lease lasts: it may be busy, and is waited for.
         """
         daemons = [
             prospects.live[device.id]
@@ -226,7 +229,7 @@ class Placer:
         except DaemonCallFailed as error:
             if error.failure.reason == UNREACHABLE:
                 return False
-            raise Unavailable(error.failure.message) from None
+            raise DeviceGone(error.failure.message, device_id=daemon.device.id) from None
         return status.incarnation_id == daemon.incarnation_id
 
 

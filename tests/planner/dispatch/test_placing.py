@@ -13,7 +13,7 @@ import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.dispatch import placing
-from planner.errors import DeviceGone, NotFound, PlannerError, ResourceExhausted
+from planner.errors import DeviceGone, NotFound, PlannerError, ResourceExhausted, Unavailable
 from planner.planning import make_replacement
 from planner.store.database import Database
 from planner.store.deployment_records import Deployment, DeploymentState, Failure, RecoveryPolicy
@@ -246,6 +246,29 @@ async def test_where_nothing_fits_it_says_so_and_waits_for_a_device(
         await world.register(FIRST)
         after = await world.until_generation(deployment_id, 2)
         assert (after.plan_id, after.device_ids()) == ("plan-1", (FIRST, SECOND))
+
+
+async def test_time_without_a_database_is_none_of_the_time_to_recover(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.recovery_seconds = 0.0
+    world.start()
+    deployment_id = await world.ready(RecoveryPolicy.RESTART)
+    num_looks, reading = 0, world.database.reading
+
+    @asynccontextmanager
+    async def away() -> AsyncIterator[AsyncSession]:
+        nonlocal num_looks
+        num_looks += 1
+        raise Unavailable("the planner's database does not answer")
+        yield
+
+    monkeypatch.setattr(world.database, "reading", away)
+    await world.beat(FIRST, held(deployment_id, failure=DIED))
+    await eventually(lambda: num_looks > 1)
+    assert (await world.get(deployment_id)).state is RECOVERING
+    monkeypatch.setattr(world.database, "reading", reading)
+    await world.until_generation(deployment_id, 2)
 
 
 async def until_told(world: World, deployment_id: str, says: str) -> None:
