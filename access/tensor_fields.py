@@ -57,16 +57,22 @@ class Skimmed:
 def split(content: bytes | memoryview, number: int) -> tuple[bytes, Extent]:
     """The message without that field, and where the field's content stands. Raises DecodeError where it stands there
     twice or not at all."""
+    rest, extents = split_all(content, number, (0, len(content)))
+    if len(extents) != 1:
+        raise DecodeError(f"field {number} stands there {len(extents)} times")
+    return rest, extents[0]
+
+
+def split_all(content: bytes | memoryview, number: int, within: Extent) -> tuple[bytes, tuple[Extent, ...]]:
+    """Of the message that stands there: it without that repeated field, and where each of the field stands."""
     message = _Message(content)
     rest, extents = bytearray(), []
-    for field in message.fields(0, len(content)):
+    for field in message.fields(*within):
         if field.number == number:
             extents.append(field.content())
         else:
             rest += message.taken(field)
-    if len(extents) != 1:
-        raise DecodeError(f"field {number} stands there {len(extents)} times")
-    return bytes(rest), extents[0]
+    return bytes(rest), tuple(extents)
 
 
 def skim(content: bytes | memoryview, numbers: Numbers, within: Extent | None = None) -> Skimmed:

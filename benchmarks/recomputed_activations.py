@@ -76,10 +76,15 @@ def main(steps: int = 5) -> None:
 
 def _most_bytes(deployment: Deployment) -> list[int]:
     """By stage: the most that its worker has had in memory."""
-    return [_peak_of(_worker(deployment, stage.daemon_address)) for stage in deployment.stages]
+    return [peak_bytes(process_id) for process_id in worker_ids(deployment)]
 
 
-def _worker(deployment: Deployment, address: str) -> int:
+def worker_ids(deployment: Deployment) -> list[int]:
+    """By stage: the process that runs it."""
+    return [_worker_id(deployment, stage.daemon_address) for stage in deployment.stages]
+
+
+def _worker_id(deployment: Deployment, address: str) -> int:
     with grpc.insecure_channel(address) as channel:
         status = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel).GetDaemonStatus(
             stage_daemon_pb2.GetDaemonStatusRequest()
@@ -87,7 +92,8 @@ def _worker(deployment: Deployment, address: str) -> int:
     return next(one.worker_process_id for one in status.stages if one.deployment_id == deployment.id)
 
 
-def _peak_of(process_id: int) -> int:
+def peak_bytes(process_id: int) -> int:
+    """The most that it has had in memory."""
     lines = Path(f"/proc/{process_id}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
 

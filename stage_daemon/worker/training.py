@@ -20,6 +20,7 @@ from stage_daemon.runtime.training.weights import Weights
 from stage_daemon.worker import shards, training_wire
 from stage_daemon.worker.failures import failure_from_error
 
+_Asked = tuple[stage_daemon_pb2.TrainRequest, Sequence[training_wire.Microbatch]]
 # A response, and whether it is the last to its request.
 Reply = Callable[[stage_daemon_pb2.TrainResponse, bool], None]
 
@@ -65,13 +66,20 @@ class Training:
 
     def run(self) -> None:
         """Returns after `take_no_more`, once the other daemons have been told."""
-        while (body := self._waiting.get()) is not None:
-            self.do(_parsed(body))
+        while (asked := self._next()) is not None:
+            self.do(*asked)
+            del asked
         self._training.around.mail.end()
 
-    def do(self, request: stage_daemon_pb2.TrainRequest) -> None:
+    def _next(self) -> _Asked | None:
+        """A call of its own: the message, as large as the batch, goes once its tensors have memory of their own."""
+        body = self._waiting.get()
+        return None if body is None else _read(body)
+
+    def do(self, request: stage_daemon_pb2.TrainRequest, microbatches: Sequence[training_wire.Microbatch]) -> None:
+        """`microbatches` are a step's: see `training_wire.read_request`."""
         if request.WhichOneof("content") == "step":
-            self._reply(self._step(request.step), True)
+            self._reply(self._step(request.step, microbatches), True)
             return
         try:
             self._reply(self._answer(request), True)
@@ -125,12 +133,14 @@ class Training:
         )
         self._num_groups = len(settings.groups)
 
-    def _step(self, step: stage_daemon_pb2.TrainingStep) -> stage_daemon_pb2.TrainResponse:
+    def _step(
+        self, step: stage_daemon_pb2.TrainingStep, microbatches: Sequence[training_wire.Microbatch]
+    ) -> stage_daemon_pb2.TrainResponse:
         if self.interpreter is None:
             return _refusal(Conflict("a step came before training was opened"))
         try:
             training_step = training_wire.step_from_proto(
-                step, self._num_groups, self._training.inputs, self._training.around.lane
+                step, microbatches, self._num_groups, self._training.inputs, self._training.around.lane
             )
         except InvalidRequest as error:
             return _refusal(error)
@@ -163,12 +173,12 @@ class Training:
         self._fetched = {key: training_wire.read_saved(saved[key], self._training.blobs.read_range) for key in here}
 
 
-def _parsed(body: bytes) -> stage_daemon_pb2.TrainRequest:
-    """One of no kind where it cannot be parsed."""
+def _read(body: bytes) -> _Asked:
+    """A request of no kind where it cannot be parsed."""
     try:
-        return stage_daemon_pb2.TrainRequest.FromString(body)
+        return training_wire.read_request(body)
     except DecodeError:
-        return stage_daemon_pb2.TrainRequest()
+        return stage_daemon_pb2.TrainRequest(), ()
 
 
 def _refusal(error: DaemonError) -> stage_daemon_pb2.TrainResponse:

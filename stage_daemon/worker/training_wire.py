@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
 
 import torch
+from google.protobuf.message import DecodeError
 
+from access.tensor_fields import LARGE_BYTES, split, split_all
 from protos.v1 import planner_pb2, stage_daemon_pb2
 from stage_daemon.errors import Corrupt, InvalidMicrobatch, InvalidRequest
 from stage_daemon.loader.dtypes import torch_dtype
 from stage_daemon.loader.states import ReadRange
-from stage_daemon.runtime.ingress import InputFormat, RawTensor, tensor_of
+from stage_daemon.runtime.ingress import InputFormat, RawItem, RawTensor, tensor_of
 from stage_daemon.runtime.training.records import (
     OptimizerSettings,
     OptionValue,
@@ -29,6 +33,9 @@ from stage_daemon.transport.declared import Symbol
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.parcel import Item, MicrobatchFailure
 from stage_daemon.worker import wire
+
+_STEP = stage_daemon_pb2.TrainRequest.DESCRIPTOR.fields_by_name["step"].number
+_MICROBATCHES = stage_daemon_pb2.TrainingStep.DESCRIPTOR.fields_by_name["microbatches"].number
 
 
 def training_from_proto(
@@ -117,8 +124,40 @@ def _option(name: str, option: stage_daemon_pb2.OptimizerOption) -> OptionValue:
     raise InvalidRequest(f"optimizer: option {name!r} has no value")
 
 
+class Microbatch(NamedTuple):
+    """As it came: nothing is checked. `sequence` counts the request's, from 1."""
+
+    sequence: int
+    items: Sequence[RawItem]
+
+
+def read_request(content: bytes) -> tuple[stage_daemon_pb2.TrainRequest, Sequence[Microbatch]]:
+    """A serialized TrainRequest, and the microbatches of a step. Those of a large one get memory of their own, and the
+    message is without them. Raises DecodeError."""
+    if len(content) > LARGE_BYTES:
+        with suppress(DecodeError):
+            return _skim_step(content)
+    request = stage_daemon_pb2.TrainRequest.FromString(content)
+    return request, [Microbatch(one.sequence, wire.raw_items(one)) for one in request.step.microbatches]
+
+
+def _skim_step(content: bytes) -> tuple[stage_daemon_pb2.TrainRequest, Sequence[Microbatch]]:
+    """Raises DecodeError for what is no step too."""
+    beside, extent = split(content, _STEP)
+    message, extents = split_all(content, _MICROBATCHES, extent)
+    request = stage_daemon_pb2.TrainRequest.FromString(beside)
+    request.step.SetInParent()
+    request.step.MergeFromString(message)
+    microbatches = (wire.read_microbatch(content, extent) for extent in extents)
+    return request, [Microbatch(one.sequence, items) for one, items in microbatches]
+
+
 def step_from_proto(
-    step: stage_daemon_pb2.TrainingStep, num_groups: int, inputs: InputFormat, lane: TrainingLane
+    step: stage_daemon_pb2.TrainingStep,
+    microbatches: Sequence[Microbatch],
+    num_groups: int,
+    inputs: InputFormat,
+    lane: TrainingLane,
 ) -> Step:
     if not step.weights and (step.is_partial or not step.first_microbatch):
         raise InvalidRequest(f"step {step.number} has no microbatch, needs at least 1")
@@ -126,12 +165,12 @@ def step_from_proto(
         raise InvalidRequest(
             f"step {step.number} has {len(step.learning_rates)} learning rates, the optimizer {num_groups} groups"
         )
-    microbatches, refusal = _inputs(step, inputs, lane.entering(len(step.weights)))
+    by_place, refusal = _inputs(step, microbatches, inputs, lane.entering(len(step.weights)))
     return Step(
         number=step.number,
         weights=tuple(step.weights),
         learning_rates=tuple(step.learning_rates),
-        microbatches=microbatches,
+        microbatches=by_place,
         clip_norm=step.clip_norm if step.HasField("clip_norm") else None,
         loss_scale=step.loss_scale or 1.0,
         refusal=refusal,
@@ -141,19 +180,20 @@ def step_from_proto(
 
 
 def _inputs(
-    step: stage_daemon_pb2.TrainingStep, inputs: InputFormat, entering: Sequence[int]
+    step: stage_daemon_pb2.TrainingStep,
+    microbatches: Sequence[Microbatch],
+    inputs: InputFormat,
+    entering: Sequence[int],
 ) -> tuple[dict[int, tuple[Item, ...]], MicrobatchFailure | None]:
     """What only this daemon can tell to be wrong, all others learn within the step."""
     try:
-        places = [one.sequence - 1 for one in step.microbatches]
+        places = [one.sequence - 1 for one in microbatches]
         if sorted(places) != list(entering):
             raise InvalidMicrobatch(
                 f"step {step.number} of {len(step.weights)} microbatches brings"
                 f" {_numbers(places)} here, needs {_numbers(entering)}"
             )
-        return {
-            place: inputs.read(wire.raw_items(one)) for place, one in zip(places, step.microbatches, strict=True)
-        }, None
+        return {place: inputs.read(one.items) for place, one in zip(places, microbatches, strict=True)}, None
     except InvalidMicrobatch as error:
         return {}, MicrobatchFailure(reason=error.reason, message=error.message)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
 import torch
 from google.protobuf.message import DecodeError
 
-from access.tensor_fields import LARGE_BYTES, Numbers, enclosed, skim, value_buffers
+from access.tensor_fields import LARGE_BYTES, Extent, Numbers, enclosed, skim, value_buffers
 from protos.v1 import graph_pb2, planner_pb2, stage_daemon_pb2
 from stage_daemon.errors import InvalidRequest
 from stage_daemon.loader.dtypes import torch_dtype
@@ -153,17 +154,25 @@ def action_from_proto(action: stage_daemon_pb2.Action) -> Action:
 
 def read_inputs(content: bytes) -> list[RawItem]:
     """Of a serialized Microbatch. The tensors of a large one get memory of their own here. Raises DecodeError."""
-    if len(content) <= LARGE_BYTES:
-        return raw_items(stage_daemon_pb2.Microbatch.FromString(content))
-    try:
-        skimmed = skim(content, _OF_INPUTS)
-    except DecodeError:
-        return raw_items(stage_daemon_pb2.Microbatch.FromString(content))
-    items = raw_items(stage_daemon_pb2.Microbatch.FromString(skimmed.message))
-    memory = memoryview(content)
-    return [
+    return read_microbatch(content, (0, len(content)))[1]
+
+
+def read_microbatch(content: bytes, within: Extent) -> tuple[stage_daemon_pb2.Microbatch, list[RawItem]]:
+    """As `read_inputs`, of the one that stands there, and its message, which of a large one is without those bytes."""
+    start, end = within
+    if end - start > LARGE_BYTES:
+        with suppress(DecodeError):
+            return _skim_microbatch(content, within)
+    microbatch = stage_daemon_pb2.Microbatch.FromString(content[start:end])
+    return microbatch, raw_items(microbatch)
+
+
+def _skim_microbatch(content: bytes, within: Extent) -> tuple[stage_daemon_pb2.Microbatch, list[RawItem]]:
+    skimmed = skim(content, _OF_INPUTS, within)
+    microbatch, memory = stage_daemon_pb2.Microbatch.FromString(skimmed.message), memoryview(content)
+    return microbatch, [
         replace(item, data=_aligned_copy(memory[start:end])) if isinstance(item, RawTensor) else item
-        for item, (start, end) in zip(items, skimmed.data, strict=True)
+        for item, (start, end) in zip(raw_items(microbatch), skimmed.data, strict=True)
     ]
 
 

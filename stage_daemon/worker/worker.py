@@ -64,8 +64,15 @@ class Worker:
 
     def serve(self) -> None:
         """Returns once the supervisor is gone."""
-        while (frame := read_frame(self._connection)) is not None:
+        while self._handle_next():
+            pass
+
+    def _handle_next(self) -> bool:
+        """A call of its own, so that no large frame is held until the next comes."""
+        frame = read_frame(self._connection)
+        if frame is not None:
             self._handle(frame)
+        return frame is not None
 
     def _handle(self, frame: Frame) -> None:
         if frame.kind is FrameKind.INPUT:

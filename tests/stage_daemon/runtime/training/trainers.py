@@ -23,6 +23,7 @@ from planner.graph.ir import Dtype
 from planner.graph.state_names import StateNames
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.worker.training import Training
+from stage_daemon.worker.training_wire import read_request
 from tests.stage_daemon.runtime.training.devices import SEED, Cluster, MemoryBlobs
 from tests.waiting import WAIT_SECONDS
 
@@ -98,7 +99,9 @@ class ThreadStreams:
             raise Unavailable("no daemon answers")
         self._answers = {device_id: [] for device_id in requests}
         threads = [
-            threading.Thread(target=self.devices[device_id].do, args=(request,), daemon=True)
+            threading.Thread(
+                target=self.devices[device_id].do, args=read_request(request.SerializeToString()), daemon=True
+            )
             for device_id, request in requests.items()
         ]
         for thread in threads:

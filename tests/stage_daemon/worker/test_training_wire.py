@@ -1,0 +1,63 @@
+"""Requests of training as a worker reads them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from google.protobuf.message import DecodeError
+
+from protos.v1 import stage_daemon_pb2
+from stage_daemon.runtime.ingress import RawItem, RawTensor
+from stage_daemon.worker import training_wire, wire
+
+
+def plain(item: RawItem) -> object:
+    return (item.dtype, item.dims, bytes(item.data)) if isinstance(item, RawTensor) else item
+
+
+@pytest.fixture
+def request_of_a_step() -> stage_daemon_pb2.TrainRequest:
+    request = stage_daemon_pb2.TrainRequest()
+    step = request.step
+    step.number, step.clip_norm, step.first_microbatch, step.is_partial = 5, 0.5, 2, True
+    step.weights.extend([0.25, 0.75])
+    step.learning_rates.append(0.1)
+    for sequence, rows in ((1, 3), (2, 70_000)):
+        wire.fill_all(step.microbatches.add(sequence=sequence).values, (torch.arange(rows * 2.0), True, rows))
+    return request
+
+
+@pytest.mark.parametrize("large_bytes", [0, 1 << 18, 1 << 30])
+def test_a_step_is_read_alike_with_and_without_the_parser(
+    monkeypatch: pytest.MonkeyPatch, request_of_a_step: stage_daemon_pb2.TrainRequest, large_bytes: int
+) -> None:
+    for module in (wire, training_wire):
+        monkeypatch.setattr(module, "LARGE_BYTES", large_bytes)
+    content = request_of_a_step.SerializeToString()
+    assert len(content) > 1 << 18
+    request, microbatches = training_wire.read_request(content)
+    for one, sent in zip(microbatches, request_of_a_step.step.microbatches, strict=True):
+        assert one.sequence == sent.sequence
+        assert list(map(plain, one.items)) == list(map(plain, wire.raw_items(sent)))
+    assert bool(request.step.microbatches) == (large_bytes == 1 << 30)
+    for message in (request, request_of_a_step):
+        message.step.ClearField("microbatches")
+    assert request == request_of_a_step
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_large_request_that_is_no_single_step_is_the_parsers(
+    monkeypatch: pytest.MonkeyPatch, request_of_a_step: stage_daemon_pb2.TrainRequest, times: int
+) -> None:
+    monkeypatch.setattr(training_wire, "LARGE_BYTES", 0)
+    content = times * request_of_a_step.SerializeToString()
+    request, microbatches = training_wire.read_request(content)
+    assert [one.sequence for one in microbatches] == times * [1, 2]
+    assert request.step.weights == times * [0.25, 0.75]
+    states = stage_daemon_pb2.TrainRequest(read_states=stage_daemon_pb2.ReadStates())
+    assert training_wire.read_request(states.SerializeToString()) == (states, [])
+    only_inputs = stage_daemon_pb2.TrainRequest()
+    only_inputs.step.microbatches.add(sequence=1)
+    assert training_wire.read_request(only_inputs.SerializeToString())[0].WhichOneof("content") == "step"
+    with pytest.raises(DecodeError):
+        training_wire.read_request(content[:-1])
