@@ -103,6 +103,7 @@ bench: $(VENV)/installed.stamp
 	$(BIN)/python -m benchmarks.timeline_cost
 	$(BIN)/python -m benchmarks.between_hosts
 	$(BIN)/python -m benchmarks.training_peers
+	$(BIN)/python -m benchmarks.training_memory
 	$(BIN)/python -m benchmarks.checkpoints_while_training
 
 check: lint types imports protos-check deploy-check

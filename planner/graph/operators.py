@@ -32,6 +32,15 @@ class OperatorFacts:
     dropout: bool = False
     statistics: bool = False
     converts: bool = False
+    saves: str = ""
+
+    @property
+    def saves_inputs(self) -> bool:
+        return self.saves in ("", "inputs")
+
+    @property
+    def saves_outputs(self) -> bool:
+        return self.saves in ("", "outputs")
 
     @property
     def returned_positions(self) -> tuple[int, ...]:

@@ -57,6 +57,8 @@ def _check_lengths(problem: PartitionProblem) -> None:
     for field, size in (
         ("fixed_device", nodes),
         ("node_has_gradient", nodes),
+        ("node_spares_inputs", nodes),
+        ("node_spares_outputs", nodes),
         ("node_recomputable", nodes),
         ("value_source", values),
         ("value_gradient_bytes", values),

@@ -174,10 +174,13 @@ def _training_arrays(
             sizes[state] = shape.size_bytes
             counts[state] = shape.size_bytes / (shape.dtype.size_bytes if shape.dtype else OPAQUE_ELEMENT_BYTES)
     is_split = training.schedule not in UNSPLIT_SCHEDULES
+    facts = [facts_of(node.operator.name) for node in graph.nodes]
     return {
         "node_backward_ratio": _known(costs.split_ratio, costs.backward_ratio) if is_split else costs.backward_ratio,
         "node_weight_share": costs.weight_share,
         "node_has_gradient": np.array([not varying.isdisjoint(node.outputs) for node in graph.nodes], dtype=np.bool_),
+        "node_spares_inputs": np.array([not one.saves_inputs for one in facts], dtype=np.bool_),
+        "node_spares_outputs": np.array([not one.saves_outputs for one in facts], dtype=np.bool_),
         "value_gradient_bytes": np.where(
             [value in varying and made >= 0 for value, made in producers.items()], _sizes(producers, costs), 0
         ),

@@ -33,6 +33,8 @@ _BY_NODE = (
     "delivery_seconds",
     "fixed_device",
     "node_has_gradient",
+    "node_spares_inputs",
+    "node_spares_outputs",
     "node_backward_ratio",
     "node_weight_share",
     "node_recomputable",
@@ -86,9 +88,10 @@ class PartitionProblem:
     hand in or are given; whoever runs the node again has no delivery again. `fixed_device` [n] is the only device that
     may run a node, or FREE.
 
-    In training, `node_has_gradient` [n] says where a backward pass goes, `value_gradient_bytes` [v] what comes back for
-    each value, `node_backward_ratio` [d, n] the time of a node's backward pass over its forward pass's (nan: that of
-    the training), `node_weight_share` [d, n] what weights take of it where it is in two (nan: half),
+    In training, `node_has_gradient` [n] says where a backward pass goes, `node_spares_inputs` and `node_spares_outputs`
+    [n] where that needs nothing of what the node reads, or makes, `value_gradient_bytes` [v] what comes back for each
+    value, `node_backward_ratio` [d, n] the time of a node's backward pass over its forward pass's (nan: that of the
+    training), `node_weight_share` [d, n] what weights take of it where it is in two (nan: half),
     `state_gradient_bytes` and `state_optimizer_bytes` [s] what a trained state holds besides itself, and
     `device_memory_rate` [d] at how many bytes per second a device updates it.
     Arrays that are left out say: no gradient, nothing fixed, nothing recomputable, deliveries and updates cost nothing.
@@ -128,6 +131,8 @@ class PartitionProblem:
     fixed_device: Integers = field(default_factory=_nothing)
     training: Training | None = None
     node_has_gradient: Booleans = field(default_factory=_no_flags)
+    node_spares_inputs: Booleans = field(default_factory=_no_flags)
+    node_spares_outputs: Booleans = field(default_factory=_no_flags)
     node_backward_ratio: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     node_weight_share: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     value_gradient_bytes: Integers = field(default_factory=_nothing)
@@ -192,6 +197,8 @@ class PartitionProblem:
         sizes = {
             "fixed_device": (self.num_nodes, FREE),
             "node_has_gradient": (self.num_nodes, False),
+            "node_spares_inputs": (self.num_nodes, False),
+            "node_spares_outputs": (self.num_nodes, False),
             "node_recomputable": (self.num_nodes, False),
             "value_source": (self.num_values, NO_SOURCE),
             "value_gradient_bytes": (self.num_values, 0),
@@ -355,11 +362,14 @@ class PartitionProblem:
 
     @cached_property
     def root_saved_bytes(self) -> Integers:
-        """[r] bytes that the backward pass keeps of each storage: all, if a node with a gradient makes or reads it."""
+        """[r] bytes that the backward pass keeps of each storage: all, if that of a node that makes or reads it needs
+        it."""
         saved = np.zeros(self.root_bytes.size, dtype=np.bool_)
-        saved[self.value_root[self.read_value[self.node_has_gradient[self.read_node]]]] = True
+        needs_inputs = self.node_has_gradient & ~self.node_spares_inputs
+        needs_outputs = self.node_has_gradient & ~self.node_spares_outputs
+        saved[self.value_root[self.read_value[needs_inputs[self.read_node]]]] = True
         outputs = np.flatnonzero(self.value_producer >= 0)
-        saved[self.value_root[outputs[self.node_has_gradient[self.value_producer[outputs]]]]] = True
+        saved[self.value_root[outputs[needs_outputs[self.value_producer[outputs]]]]] = True
         return np.where(saved, self.root_bytes, 0)
 
     @cached_property

@@ -12,15 +12,16 @@ activations are computed again, what it was given and reads, and what it makes o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from planner.graph.alias import storage_roots
 from planner.graph.ir import Graph, values_in
+from planner.graph.operators import OperatorFacts, facts_of
 from planner.partition.training.pipeline_order import Pass
 from planner.plan.invariants.broken import broken
 from planner.plan.invariants.gradients import Gradients
-from planner.plan.invariants.history import ProgramHistory
+from planner.plan.invariants.history import Effect, ProgramHistory
 from planner.plan.invariants.tables import Needs
 from planner.plan.pass_orders import pass_orders
 from planner.plan.plan import Plan, Stage, StageMemory
@@ -72,8 +73,11 @@ class _Recount:
         self._windows = _windows(plan)
         self._num_stages = len(plan.stages)
         self._in_flight = plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT
-        effects = [history.effects[node] for node in gradients.nodes]
-        self._saved_roots = {self._roots[value] for effect in effects for value in (*effect.reads, *effect.outputs)}
+        self._saved_roots = {
+            self._roots[value]
+            for node in gradients.nodes
+            for value in _needed_by_backward(history.effects[node], facts_of(graph.nodes[node].operator.name))
+        }
 
     def stage(self, stage: Stage, need: Needs) -> StageMemory:
         entering = [value for value, (_, consumed, bypassing) in need.entry.items() if consumed or bypassing]
@@ -146,6 +150,13 @@ class _Recount:
         """What has to be there when the stage ends."""
         passing = [value for value, (_, _, bypassing) in need.entry.items() if bypassing]
         return [*need.outputs, *passing]
+
+
+def _needed_by_backward(effect: Effect, facts: OperatorFacts) -> Iterator[int]:
+    if facts.saves_inputs:
+        yield from effect.reads
+    if facts.saves_outputs:
+        yield from effect.outputs
 
 
 def _windows(plan: Plan) -> list[int]:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from stage_daemon.runtime.environment import Environment
 from stage_daemon.runtime.stage import Stage
@@ -43,13 +45,25 @@ def _versions(items: Iterable[Item]) -> tuple[int, ...]:
     return tuple(item._version for item in items if isinstance(item, torch.Tensor))
 
 
+class Root(NamedTuple):
+    """Where a backward pass begins, without the tensor: it may be large, and nothing may read it any more."""
+
+    edge: GradientEdge
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Root:
+        return cls(get_gradient_edge(tensor), tensor.dtype, tensor.device)
+
+
 @dataclass(slots=True, kw_only=True)
 class StagePass(Environment):
     """`values` as in inference. `leaves` came with a gradient to give back, `roots` are given with one to come."""
 
     stage: int
     leaves: dict[int, torch.Tensor] = field(default_factory=dict)
-    roots: dict[int, torch.Tensor] = field(default_factory=dict)
+    roots: dict[int, Root] = field(default_factory=dict)
     # By value: the stage that each came from, and it.
     root_gradients: dict[int, list[tuple[int, torch.Tensor]]] = field(default_factory=dict)
     # Of the leaves, with one dimension more: see `packed`.
@@ -84,7 +98,7 @@ class StagePass(Environment):
     def keep_graph(self, value_ids: Sequence[int], outputs: Sequence[Item], with_gradient: Collection[int]) -> None:
         for value_id, output in zip(value_ids, outputs, strict=True):
             if value_id in with_gradient and isinstance(output, torch.Tensor) and output.requires_grad:
-                self.roots[value_id] = output
+                self.roots[value_id] = Root.of(output)
 
     def keep_beginning(self, beginning: Beginning) -> None:
         """In place of the graph, unless the pass wrote over an input and would give something else."""
@@ -99,10 +113,11 @@ class StagePass(Environment):
                 self.root_gradients.setdefault(value_id, []).append((source_stage, item[0]))
 
     def start(self, loss_id: int, seed: float) -> None:
-        """Where the loss is given, its gradient is the seed."""
+        """Where the loss, a scalar, is given, its gradient is the seed."""
         loss = self.roots.get(loss_id, self.leaves.get(loss_id))
         if loss is not None:
-            self.root_gradients[loss_id] = [(self.stage, torch.full_like(loss, seed))]
+            gradient = torch.full((), seed, dtype=loss.dtype, device=loss.device)
+            self.root_gradients[loss_id] = [(self.stage, gradient)]
 
     def backward(self) -> None:
         """For leaves and weights at once; gradients of weights add up in `Parameter.grad`."""
@@ -123,14 +138,17 @@ class StagePass(Environment):
         self.weight_pass.run()
         self.weight_pass = NO_WEIGHT_PASS
 
-    def _begin(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def _begin(self) -> tuple[list[GradientEdge], list[torch.Tensor]]:
         """What backward starts from. A value that is passed on as it came is a leaf, and adds to itself."""
         roots, gradients = [], []
         for value_id, received in self.root_gradients.items():
-            root = self.roots.get(value_id, self.leaves.get(value_id))
-            if root is not None:
-                roots.append(root)
-                gradients.append(_sum(received))
+            if value_id in self.roots:
+                roots.append(self.roots[value_id].edge)
+            elif value_id in self.leaves:
+                roots.append(get_gradient_edge(self.leaves[value_id]))
+            else:
+                continue
+            gradients.append(_sum(received))
         self.root_gradients.clear()
         return roots, gradients
 

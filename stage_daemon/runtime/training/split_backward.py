@@ -48,7 +48,7 @@ NO_WEIGHT_PASS = WeightPass()
 
 
 def input_pass(
-    roots: Sequence[torch.Tensor],
+    roots: Sequence[GradientEdge],
     gradients: Sequence[torch.Tensor],
     leaves: Sequence[torch.Tensor],
     weights: Sequence[torch.Tensor],
@@ -57,11 +57,10 @@ def input_pass(
 
     Linear in the graph's nodes.
     """
-    beginning = [get_gradient_edge(root) for root in roots]
     if not roots or not leaves:
-        start = _Start(edges=beginning, gradients=gradients, weights=weights)
+        start = _Start(edges=roots, gradients=gradients, weights=weights)
         return [None] * len(leaves), WeightPass(starts=[start])
-    ways = _Ways(beginning, leaves)
+    ways = _Ways(roots, leaves)
     by_owner: dict[Node | None, list[torch.Tensor]] = {None: []}
     for weight in weights:
         node = get_gradient_edge(weight).node
@@ -78,7 +77,7 @@ def input_pass(
         for owner, own in edges.items()
     ]
     return computed[: len(leaves)], WeightPass(
-        starts=[_Start(edges=beginning, gradients=gradients, weights=walked), *starts]
+        starts=[_Start(edges=roots, gradients=gradients, weights=walked), *starts]
     )
 
 

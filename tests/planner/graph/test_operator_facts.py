@@ -49,10 +49,12 @@ def test_values_are_those_that_are_read() -> None:
     assert {one.reads for one in facts} == {"", "rows", "bags", "experts"}
     assert {one.copies for one in facts} == {"", "strided", "restrided"}
     assert {one.returned_positions for one in facts} == {(), (0,), (1,)}
+    assert {one.saves for one in facts} == {"", "nothing", "inputs", "outputs"}
 
 
 def test_an_operator_has_the_facts_of_its_row() -> None:
-    assert facts_of("aten::linear") == OperatorFacts(flops="linear")
+    assert facts_of("aten::linear") == OperatorFacts(flops="linear", saves="inputs")
     assert facts_of("aten::einsum") == OperatorFacts(flops="einsum", returns="1", lone_operand=True)
     assert facts_of("aten::detach") == OperatorFacts(detaches=True)
-    assert facts_of("aten::add") == facts_of("add") == facts_of("aten::unheard_of") == OperatorFacts()
+    assert facts_of("aten::add") == OperatorFacts(saves="nothing")
+    assert facts_of("add") == facts_of("aten::unheard_of") == OperatorFacts()

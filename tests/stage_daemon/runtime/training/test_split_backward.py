@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -110,9 +111,13 @@ def whole(stage: Stage, seed: int = 0) -> list[torch.Tensor | None]:
     return [x.grad, *(weight.grad for weight in layers.parameters())]
 
 
+def edges_of(roots: Sequence[torch.Tensor]) -> list[GradientEdge]:
+    return list(map(get_gradient_edge, roots))
+
+
 def in_two(stage: Stage, seed: int = 0) -> list[torch.Tensor | None]:
     layers, x, roots, gradients = ran(stage, seed)
-    input_gradients, weight_pass = input_pass(roots, gradients, [x], list(layers.parameters()))
+    input_gradients, weight_pass = input_pass(edges_of(roots), gradients, [x], list(layers.parameters()))
     assert all(weight.grad is None for weight in layers.parameters())
     weight_pass.run()
     assert x.grad is None
@@ -152,7 +157,7 @@ class Counted(TorchDispatchMode):
 def test_each_half_does_half_of_the_products() -> None:
     layers, x, roots, gradients = ran(chain)
     with Counted() as inputs:
-        _, weight_pass = input_pass(roots, gradients, [x], list(layers.parameters()))
+        _, weight_pass = input_pass(edges_of(roots), gradients, [x], list(layers.parameters()))
     with Counted() as weights:
         weight_pass.run()
     assert (inputs.calls["mm"], weights.calls["mm"]) == (3, 3)
@@ -163,7 +168,9 @@ def test_a_stage_that_was_given_nothing_does_all_with_its_weights() -> None:
     layers, x, _, _ = ran(chain)
     [output] = chain(layers, x.detach(), x)
     with Counted() as inputs:
-        input_gradients, weight_pass = input_pass([output], [torch.ones_like(output)], [], list(layers.parameters()))
+        input_gradients, weight_pass = input_pass(
+            edges_of([output]), [torch.ones_like(output)], [], list(layers.parameters())
+        )
     with Counted() as weights:
         weight_pass.run()
     assert (list(input_gradients), inputs.calls["mm"], weights.calls["mm"]) == ([], 0, 5)
@@ -173,7 +180,9 @@ def test_what_has_no_gradient_on_its_way_is_not_walked() -> None:
     """The second result of the node is not among what backward begins with."""
     layers, x, _, _ = ran(chain)
     first, _ = (layers[0](x) * layers[1].weight[0]).split(WIDTH // 2, dim=1)
-    input_gradients, weight_pass = input_pass([first], [torch.ones_like(first)], [x], list(layers.parameters()))
+    input_gradients, weight_pass = input_pass(
+        edges_of([first]), [torch.ones_like(first)], [x], list(layers.parameters())
+    )
     weight_pass.run()
     assert input_gradients[0] is not None
     assert [weight.grad is None for weight in layers.parameters()] == [False, False, False, True, True, True]

@@ -130,7 +130,7 @@ def test_gradients_of_one_value_are_added_with_the_last_reader_first() -> None:
     """As autograd does: from the last stage back, which rounds otherwise than from the first on."""
     stage_pass = StagePass(stage=0, microbatch=0)
     root = torch.zeros((), requires_grad=True)
-    stage_pass.roots[7] = root
+    stage_pass.keep_graph([7], [root], [7])
     for stage, gradient in ((1, 1.0), (2, 1e8), (3, -1e8)):
         stage_pass.receive_gradients([7], [torch.full((1,), gradient)], stage)
     stage_pass.backward()
