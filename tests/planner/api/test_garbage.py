@@ -5,12 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Iterator
 
 import pytest
 
 from planner.api import garbage
 from planner.api.garbage import rare_collections
 from tests.waiting import eventually
+
+
+@pytest.fixture(autouse=True)
+def frozen_tests() -> Iterator[None]:
+    """The subject looks through all that was frozen once it ends, which here are the modules of the whole suite."""
+    gc.freeze()
+    yield
+    gc.freeze()
 
 
 class Circle:
