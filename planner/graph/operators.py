@@ -59,11 +59,11 @@ def load_vocabulary() -> frozenset[OperatorName]:
 
 def facts_of(name: str) -> OperatorFacts:
     """By the operator's name, whatever the overload; of one that is not in the list nothing is known."""
-    return _facts().get(name, _UNKNOWN)
+    return load_facts().get(name, _UNKNOWN)
 
 
 @cache
-def _facts() -> Mapping[str, OperatorFacts]:
+def load_facts() -> Mapping[str, OperatorFacts]:
     return {name: _facts_from(words) for _, name, _, words in _rows()}
 
 

@@ -27,6 +27,6 @@ def test_what_torch_does_not_run_is_no_finding() -> None:
 def test_a_result_that_shares_an_inputs_storage_has_to_be_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     call = OneCall(torch.atleast_3d, (torch.ones(2, 3, 4),), {})
     assert outcome_of(call) == ""
-    facts = {name: facts for name, facts in operators._facts().items() if name != "aten::atleast_3d"}
-    monkeypatch.setattr(operators, "_facts", lambda: facts)
+    facts = {name: facts for name, facts in operators.load_facts().items() if name != "aten::atleast_3d"}
+    monkeypatch.setattr(operators, "load_facts", lambda: facts)
     assert "shares storage" in (outcome_of(call) or "")

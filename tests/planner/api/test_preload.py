@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.contract.graphs import chain_bytes
+
 PROGRAM = """
 import gc, sys
 from planner.api.computing import PRELOADED
@@ -15,13 +17,23 @@ for name in PRELOADED:
 assert gc.isenabled()
 assert gc.get_freeze_count() > len(gc.get_objects())
 before = set(sys.modules)
-import planner.api.tasks, planner.planning
+import planner.api.tasks
+from planner.cost.inventory import Device, Inventory
+from planner.plan.options import BalancedMode, CutMode, OptimalMode, PlanOptions
+from planner.planning import make_plan
+from planner.wire.graph import graph_from_bytes
+
+graph = graph_from_bytes(bytes.fromhex(sys.argv[1]))
+devices = tuple(Device(id=name, kind="cpu", host="host", memory_bytes=1 << 30) for name in ("one", "other"))
+for mode in (BalancedMode(num_stages=2), CutMode(module_paths=("layers.0",)), OptimalMode()):
+    make_plan(graph, "id", Inventory(devices=devices), PlanOptions(mode=mode))
 print(*sorted(set(sys.modules) - before))
 """
 
 
 @pytest.mark.services
 def test_computations_import_nothing_and_collect_only_their_own() -> None:
-    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", PROGRAM, chain_bytes().hex()]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == []
