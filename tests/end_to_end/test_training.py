@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -218,46 +219,57 @@ def test_a_checkpoint_goes_on_on_other_stages_and_daemons(client: PlannerClient,
     assert all(torch.equal(read[name], states[name]) for name in states)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    losses: list[tuple[float, ...]]
+    weights: dict[str, torch.Tensor]
+    evaluated: torch.Tensor
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster: LocalCluster) -> Trained:
+    with PlannerClient(cluster.planner_address, timeout_seconds=WAIT_SECONDS) as client:
+        return five_steps(client, RecoveryPolicy.RESTART, is_disturbed=False)
+
+
 @pytest.mark.parametrize("policy", [RecoveryPolicy.RESTART, RecoveryPolicy.REPLAN])
-def test_a_training_outlives_its_workers(policy: RecoveryPolicy, client: PlannerClient) -> None:
+def test_a_training_outlives_its_workers(policy: RecoveryPolicy, client: PlannerClient, undisturbed: Trained) -> None:
     """One is killed between two steps, another stopped in the middle of one: losses and weights are as without."""
+    disturbed = five_steps(client, policy, is_disturbed=True)
+    assert disturbed.losses == undisturbed.losses
+    assert torch.equal(disturbed.evaluated, undisturbed.evaluated)
+    for name, expected in undisturbed.weights.items():
+        assert torch.equal(disturbed.weights[name], expected)
+
+
+def five_steps(client: PlannerClient, policy: RecoveryPolicy, is_disturbed: bool) -> Trained:
     torch.manual_seed(0)
     module = Normed(dropout=0.5)
-    losses_of: dict[bool, list[tuple[float, ...]]] = {}
-    weights: dict[bool, dict[str, torch.Tensor]] = {}
-    evaluated: dict[bool, torch.Tensor] = {}
-    for is_killed in (False, True):
-        checkpoints = Checkpointing(run=f"outlives-{policy.value}", every=2, keep=1)
-        with (
-            deployed(client, copy.deepcopy(module), rows(4, 0), PipelineSchedule.ONE_F_ONE_B, recovery=policy) as [
-                deployment
-            ],
-            client.train(
-                deployment.id, "adamw:lr=0.01", clip_norm=1.0, seed="seed", checkpoints=checkpoints
-            ) as trainer,
-        ):
-            losses = losses_of[is_killed] = []
-            for number in range(5):
-                if is_killed and number == 1:
-                    os.kill(worker_of(client, deployment.id, 0), signal.SIGKILL)
-                if is_killed and number == 3:
-                    process_id = worker_of(client, deployment.id, 2)
-                    # One that is stopped still counts as alive: the others are in the middle of the step when it dies.
-                    os.kill(process_id, signal.SIGSTOP)
-                    killing = threading.Timer(1.0, os.kill, (process_id, signal.SIGKILL))
-                    killing.start()
-                losses.append(trainer.step(*rows(10, number)).losses)
-            weights[is_killed] = trainer.state_dict()
-            if is_killed:
-                killing.join()
-                os.kill(worker_of(client, deployment.id, 1), signal.SIGKILL)
-            evaluated[is_killed] = trainer.evaluate(*rows(4, 9))
-            if is_killed:
-                assert client.get_deployment(deployment.id).generation > 2
-    assert losses_of[True] == losses_of[False]
-    assert torch.equal(evaluated[True], evaluated[False])
-    for name, expected in weights[False].items():
-        assert torch.equal(weights[True][name], expected)
+    checkpoints = Checkpointing(run=f"outlives-{policy.value}-{is_disturbed}", every=2, keep=1)
+    schedule = PipelineSchedule.ONE_F_ONE_B
+    with (
+        deployed(client, module, rows(4, 0), schedule, recovery=policy) as [deployment],
+        client.train(deployment.id, "adamw:lr=0.01", clip_norm=1.0, seed="seed", checkpoints=checkpoints) as trainer,
+    ):
+        losses = []
+        for number in range(5):
+            if is_disturbed and number == 1:
+                os.kill(worker_of(client, deployment.id, 0), signal.SIGKILL)
+            if is_disturbed and number == 3:
+                process_id = worker_of(client, deployment.id, 2)
+                # One that is stopped still counts as alive: the others are in the middle of the step when it dies.
+                os.kill(process_id, signal.SIGSTOP)
+                killing = threading.Timer(1.0, os.kill, (process_id, signal.SIGKILL))
+                killing.start()
+            losses.append(trainer.step(*rows(10, number)).losses)
+        weights = trainer.state_dict()
+        if is_disturbed:
+            killing.join()
+            os.kill(worker_of(client, deployment.id, 1), signal.SIGKILL)
+        evaluated = trainer.evaluate(*rows(4, 9))
+        if is_disturbed:
+            assert client.get_deployment(deployment.id).generation > 2
+    return Trained(losses=losses, weights=weights, evaluated=evaluated)
 
 
 def worker_of(client: PlannerClient, deployment_id: str, stage: int) -> int:
