@@ -33,6 +33,11 @@ APART = (UNSHARE, "--mount") if os.geteuid() == 0 else (UNSHARE, "--map-root-use
 MOUNTED = f'mount -t tmpfs -o {DISK} none "$0" && exec "$@"'
 ROOT_ALONE = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes disks for a server of another user")
 INVENTORY = Inventory(devices=(Device(id="elsewhere", kind="cpu", host="host", memory_bytes=1 << 30),))
+LARGE_INVENTORY = Inventory(
+    devices=tuple(
+        Device(id=f"elsewhere/{index}", kind="cpu", host="host", memory_bytes=1 << 30) for index in range(200)
+    )
+)
 
 
 def can_mount(folder: Path) -> bool:
@@ -134,7 +139,7 @@ def fill(file: IO[bytes]) -> None:
 def create_inventories(client: PlannerClient) -> None:
     """More than what the files of a database have left can take."""
     for _ in range(10_000):
-        client.create_inventory(INVENTORY)
+        client.create_inventory(LARGE_INVENTORY)
 
 
 @pytest.mark.usefixtures("daemon")
