@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,8 @@ def test_nothing_is_called_found(package: str) -> None:
     lines = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in sorted((ROOT / package).rglob("*.py"))
-        for name, line in bound_names(ast.parse(path.read_text()))
+        if re.search(r"\b_*found_*\b", text := path.read_text())
+        for name, line in bound_names(ast.parse(text))
         if name.strip("_") == "found"
     ]
     assert lines == []

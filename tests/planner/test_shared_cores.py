@@ -99,6 +99,7 @@ def test_a_module_that_is_fixed_keeps_its_device_among_those_planned_over() -> N
     assert {device for stage in plan.stages for device in stage.device_ids} == {"c"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [SingleMode(), BalancedMode(), OptimalMode(), OptimalMode(num_stages=3)], ids=repr)
 def test_plans_are_as_good_as_the_best_of_every_set_of_devices(mode: Mode) -> None:
     """Each set of devices alone, all of it used: planned over as the only ones there are."""

@@ -53,6 +53,7 @@ def blocks(size: int) -> Callable[[fx.Node], int]:
     return lambda node: seen.setdefault(node, len(seen) // size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("affix", [None, "stage"])
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_numbers_and_gradients_are_those_of_the_module(size: int, affix: str | None) -> None:

@@ -85,6 +85,7 @@ def test_what_cannot_fit_is_told_as_that() -> None:
         replacement(chain(1, 3 * LAYER_BYTES), REQUEST, before(0, 0, FREE, FREE, FREE, FREE))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_random_programs_stay_nearly_best_and_move_no_more_than_the_best(lost: int) -> None:
     for seed in range(6):

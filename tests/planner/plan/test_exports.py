@@ -129,6 +129,7 @@ class Recurrent(torch.nn.Module):
         return self.activation(self.head(self.activation(x)))
 
 
+@pytest.mark.slow
 def test_torch_cuts_as_often_as_the_plan_where_modules_are_called_again() -> None:
     """Its splitter cuts at each call of a module; what it makes of every spec has as many stages as the plan."""
     module, inputs = Recurrent().eval(), (torch.ones(2, 8),)

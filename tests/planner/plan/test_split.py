@@ -44,6 +44,7 @@ def split_outputs(graph: Graph, plan: Plan) -> list[list[int]]:
     return run_lanes(graph, plan, inference_schedule(plan), MICROBATCHES)
 
 
+@pytest.mark.slow
 @random_examples(100)
 @given(
     seed=st.integers(0, 2**32),

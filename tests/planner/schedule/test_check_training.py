@@ -127,6 +127,7 @@ def test_a_sender_waits_for_a_buffer(microbatches: int, capacity: int) -> None:
     assert refused.value.metadata["invariant"] == "no_deadlock"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", NAMED_SCHEDULES)
 @pytest.mark.parametrize("stages", [1, 2, 5, 16])
 @pytest.mark.parametrize("microbatches", [1, 3, 16, 40])

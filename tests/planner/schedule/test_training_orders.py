@@ -93,6 +93,7 @@ def neighbours_swapped(schedule: TrainingSchedule) -> Iterator[tuple[TrainingSch
             yield with_actions(schedule, at, actions), f"{device.device_id}: {actions[position : position + 2]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "order"), CASES)
 def test_neighbours_may_change_places_exactly_where_the_step_stays_right(name: str, order: PipelineSchedule) -> None:
     plan, schedule = planned(name, order)

@@ -55,6 +55,7 @@ def test_what_a_client_sends(microbatch: stage_daemon_pb2.Microbatch) -> None:
     assert_the_parser_reads_the_same(serialized(microbatch))
 
 
+@pytest.mark.slow
 @random_examples(400)
 @given(MICROBATCHES, st.data())
 def test_what_was_changed_on_the_way(microbatch: stage_daemon_pb2.Microbatch, data: st.DataObject) -> None:

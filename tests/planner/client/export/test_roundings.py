@@ -44,6 +44,7 @@ QUOTIENTS = [
 ROUNDINGS = [(FloorToInt, math.floor), (CeilToInt, math.ceil), (TruncToInt, math.trunc), (RoundToInt, round)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quotient", QUOTIENTS, ids=lambda quotient: str(quotient[0]))
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=lambda rounding: rounding[0].__name__)
 def test_what_python_rounds_at_each_size(
@@ -88,6 +89,7 @@ class _Body(nn.Module):
         return self.body(picture)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [

@@ -34,6 +34,7 @@ def bound_of(problem: PartitionProblem, num_stages: int = 0) -> float:
     return fill_bound(problem, bundles, max(work_bound(problem), largest_bundle_bound(problem, bundles)), num_stages)
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", random_seeds(40))
 def test_it_is_never_above_the_optimum(seed: int) -> None:

@@ -56,6 +56,7 @@ def test_small_programs_are_exact_over_unequal_links(problem: PartitionProblem, 
     check_against_all(problem, num_stages)
 
 
+@pytest.mark.slow
 @random_examples(25)
 @pytest.mark.parametrize("equal_links", [False, True])
 @given(data=st.data(), num_stages=st.integers(0, 3))

@@ -29,6 +29,7 @@ def is_quickest_within(problem: PartitionProblem) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.parametrize("known_words", [host_states._MAX_WORDS, 3000])
 @pytest.mark.parametrize("seed", random_seeds(60))
@@ -50,6 +51,7 @@ def test_a_chain_gets_its_least_bottleneck_and_the_proof(seed: int, known_words:
         assert min((layout.bottleneck_seconds for layout in layouts), default=np.inf) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 3])
 def test_few_states_give_plans_and_no_false_bound(width: int) -> None:
     for seed in range(40):

@@ -31,6 +31,7 @@ def enters_once_but_for_the_ends(plan: Assignment, host: list[int]) -> bool:
     return len(inside) == len(set(inside))
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", random_seeds(20))
 def test_no_plan_that_enters_each_host_once_is_better(seed: int) -> None:

@@ -23,6 +23,7 @@ from tests.planner.partition.problems import INFERENCE, chain, problems, trainin
 from tests.random_examples import random_examples, random_seeds
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", random_seeds(60))
 def test_a_chain_gets_its_least_bottleneck_and_the_proof(seed: int) -> None:
@@ -40,6 +41,7 @@ def test_a_chain_gets_its_least_bottleneck_and_the_proof(seed: int) -> None:
     assert assignment.lower_bound_seconds == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", random_seeds(60))
 def test_where_the_exact_walks_are_too_many_there_is_a_bound_and_plans(seed: int) -> None:
@@ -56,6 +58,7 @@ def test_where_the_exact_walks_are_too_many_there_is_a_bound_and_plans(seed: int
         assert (np.array(layout.device_peak_bytes) <= problem.device_memory_bytes).all()
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", random_seeds(30))
 def test_of_so_many_stages(seed: int) -> None:
@@ -91,6 +94,7 @@ def test_of_any_program_it_bounds_and_what_it_places_fits(problem: PartitionProb
         assert (np.array(layout.device_peak_bytes) <= problem.device_memory_bytes).all()
 
 
+@pytest.mark.slow
 def test_a_stage_keeps_the_microbatches_of_its_own_place() -> None:
     """As memory grows, the bound is that of plans whose first stages keep more than later ones."""
     training = Training(schedule=PipelineSchedule.ONE_F_ONE_B, microbatches=3, backward_ratio=1.0)

@@ -27,6 +27,7 @@ def priced(problem: PartitionProblem, limit: float) -> float:
     return solution.value
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", random_seeds(80))
 def test_no_chain_on_hosts_is_below(seed: int) -> None:

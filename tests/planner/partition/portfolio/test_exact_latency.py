@@ -32,6 +32,7 @@ def check_is_least(program: PartitionProblem) -> None:
     assert assignment.lower_bound_seconds == pytest.approx(best, rel=1e-8, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [18, 31, 62, 104, 113, 160, 169, 194])
 def test_plans_that_list_scheduling_alone_left_above_the_optimum(seed: int) -> None:
     check_is_least(small_program(seed))

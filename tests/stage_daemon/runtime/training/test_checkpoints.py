@@ -85,6 +85,7 @@ def by_first_names(tensors: dict[str, bytes]) -> dict[str, bytes]:
     return {name.replace("head.weight", "table.weight"): content for name, content in tensors.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", random_seeds(12))
 def test_what_is_saved_on_one_plan_goes_on_on_another(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,6 +394,7 @@ def test_what_cannot_be_written_is_told_and_training_goes_on(monkeypatch: pytest
         next(iter(streams.devices.values())).save_snapshot()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [0, 2])
 @pytest.mark.parametrize("lost_at", [3, 5, 6, 7, 9, 10])
 def test_what_a_lost_generation_did_is_done_again(lost_at: int, every: int, monkeypatch: pytest.MonkeyPatch) -> None:

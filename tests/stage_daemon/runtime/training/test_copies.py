@@ -40,6 +40,7 @@ def double_rows(count: int, seed: int) -> tuple[torch.Tensor, ...]:
     return tuple(one.double() for one in rows(count, seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ANYWHERE)
 @pytest.mark.parametrize(("devices", "replicas"), PLACES)
 def test_copies_add_up_to_one_process(
@@ -184,6 +185,7 @@ def cluster_of(name: str, devices: Sequence[int], replicas: Sequence[Sequence[in
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["layers", "tied"])
 def test_a_checkpoint_goes_on_on_other_copies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Written once, by the first of the copies, and read by each that needs it."""

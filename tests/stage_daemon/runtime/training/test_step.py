@@ -95,6 +95,7 @@ ANYWHERE = [schedule for schedule in PipelineSchedule if schedule not in IN_A_V]
 PLACES = [(1, (0,)), (2, (0, 1)), (3, (0, 1, 2)), (4, (0, 1, 0, 1)), (4, (0, 1, 1, 0))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ANYWHERE)
 @pytest.mark.parametrize(("num_stages", "devices"), PLACES)
 def test_layers_are_trained_to_the_bit(schedule: PipelineSchedule, num_stages: int, devices: tuple[int, ...]) -> None:
@@ -111,6 +112,7 @@ def test_layers_in_a_v_are_trained_to_the_bit(
     assert_same_steps(cluster, eager, rows, clip_norm=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ANYWHERE)
 @pytest.mark.parametrize("routing", Routing)
 def test_gradients_of_several_readers_are_summed(schedule: PipelineSchedule, routing: Routing) -> None:
@@ -118,6 +120,7 @@ def test_gradients_of_several_readers_are_summed(schedule: PipelineSchedule, rou
     assert_same_steps(cluster, eager, rows, tolerance=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ANYWHERE)
 @pytest.mark.parametrize("devices", [(0, 1, 2), (0, 1, 0), (0, 0, 0)])
 def test_tied_weights_stay_one(schedule: PipelineSchedule, devices: tuple[int, ...]) -> None:

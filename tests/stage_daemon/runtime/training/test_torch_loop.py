@@ -84,6 +84,7 @@ def assert_same_weights(trainer: Trainer, module: nn.Module) -> None:
         torch.testing.assert_close(states[name], expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_a_loop_of_torch_runs_as_it_is(accumulate: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, module = trainer_of(monkeypatch)
