@@ -8,6 +8,8 @@ TORCH ?= torch==2.13.0
 LOCK ?= locked
 # Test processes at once: one more than cores, since tests wait for processes of their own.
 JOBS ?= 3
+# What waits for nothing: as many as cores.
+FAST_JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 SUITE = pytest -n $(JOBS) -p no:randomly --durations 20 --durations-min 1
 PYTEST = $(BIN)/python -m $(SUITE)
 # The suite starts some two hundred processes; where compiled modules are not kept, each compiles all that it imports.
@@ -37,7 +39,7 @@ test: $(VENV)/installed.stamp
 
 # What needs neither a process nor a database and is quick: for while you write.
 test-fast: $(VENV)/installed.stamp
-	$(PYTEST) -m "not services and not slow"
+	$(PYTEST) -n $(FAST_JOBS) -m "not services and not slow"
 
 # In another order; SEED=n repeats one.
 SEED ?= $(shell date +%s)
