@@ -7,6 +7,7 @@ import select
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,6 +38,7 @@ from planner.errors import (
     Unavailable,
 )
 from planner.redaction import without_secrets
+from planner.store.sqlite_cursor import OneVisitCursor
 
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 BUSY_SECONDS = 30.0
@@ -46,7 +48,8 @@ POLL_SECONDS = 0.01
 FIRST_PAUSE_SECONDS = 0.1
 MOST_PAUSE_SECONDS = 2.0
 # Of SQLite's transactions that only read.
-READ_ONLY: Mapping[str, bool] = {"only_reads": True}
+ONLY_READS = "only_reads"
+READ_ONLY: Mapping[str, bool] = {ONLY_READS: True}
 # Connections to PostgreSQL for transactions that read, and as many for those that write. They stay open: a new one, and
 # preparing its statements anew, takes longer than a read.
 POOL_SIZE = 10
@@ -181,19 +184,6 @@ def _outage(error: OperationalError | InterfaceError | PoolTimeout) -> PlannerEr
     return Unavailable(f"the planner's database does not answer: {cause}; ask again")
 
 
-class _Connection(sqlite3.Connection):
-    """Lets go of its lock when it is closed.
-
-    Where a caller is cancelled while rows are being read, SQLite keeps a closed connection, its transaction and so the
-    write lock until the last cursor is collected.
-    """
-
-    def close(self) -> None:
-        if self.in_transaction:
-            self.rollback()
-        super().close()
-
-
 def parse_url(text: str) -> URL:
     """Adds the asynchronous driver where the URL names only the database."""
     try:
@@ -216,7 +206,7 @@ def _engine(url: URL) -> AsyncEngine:
     if url.database and url.database != ":memory:":
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     # What requests hold is nobody's business who reads the log.
-    options = {"timeout": BUSY_SECONDS, "factory": _Connection}
+    options = {"timeout": BUSY_SECONDS}
     engine = create_async_engine(url, hide_parameters=True, connect_args=options)
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin)
@@ -279,6 +269,8 @@ def _leave_standby(context: ExceptionContext) -> None:
 
 
 def _prepare_sqlite(connection: object, _entry: ConnectionPoolEntry) -> None:
+    driver = connection.driver_connection  # type: ignore[attr-defined]
+    driver.cursor = partial(OneVisitCursor, driver)
     # The driver's own BEGIN comes too late for a transaction that reads before it writes: see _begin.
     connection.isolation_level = None  # type: ignore[attr-defined]
     cursor = connection.cursor()  # type: ignore[attr-defined]
@@ -291,7 +283,11 @@ def _begin(connection: Connection) -> None:
     # Taking the write lock at once makes read-then-write transactions wait for each other instead of failing. Readers
     # need none: in WAL mode each sees the database as it was when it began.
     only_reads = connection.get_execution_options().keys() >= READ_ONLY.keys()
-    connection.exec_driver_sql(f"PRAGMA query_only = {only_reads:d}")
+    if connection.info.get(ONLY_READS) != only_reads:
+        # Until it is sure what holds: whoever is cancelled here may have changed it or not.
+        connection.info.pop(ONLY_READS, None)
+        connection.exec_driver_sql(f"PRAGMA query_only = {only_reads:d}")
+        connection.info[ONLY_READS] = only_reads
     connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")
 
 

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
+import aiosqlite
 import psycopg
 import pytest
 import pytest_asyncio
@@ -244,6 +246,31 @@ async def test_a_caller_that_is_cancelled_leaves_no_lock(tmp_path: Path, monkeyp
         await read()
         del ends
     await database.close()
+
+
+@pytest.mark.services
+async def test_a_statement_on_sqlite_visits_the_connections_thread_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'planner.db'}")
+    visits: list[str] = []
+    visit = aiosqlite.Connection._execute
+
+    async def counted(connection: aiosqlite.Connection, function: Callable[..., Any], *arguments: Any) -> Any:
+        visits.append(arguments[2] if len(arguments) > 2 else function.__name__)
+        return await visit(connection, function, *arguments)
+
+    async def read() -> None:
+        async with database.reading() as session:
+            assert (await session.execute(text("SELECT 1 UNION SELECT 2"))).scalars().all() == [1, 2]
+
+    # The first prepares the connection.
+    await read()
+    monkeypatch.setattr(aiosqlite.Connection, "_execute", counted)
+    await read()
+    await database.close()
+    assert visits[:2] == ["BEGIN", "SELECT 1 UNION SELECT 2"]
+    assert set(visits[2:]) <= {"commit", "rollback", "close"}
 
 
 @pytest.mark.services
