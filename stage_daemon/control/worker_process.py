@@ -210,7 +210,6 @@ class WorkerProcess:
         replies = self._expect(FrameKind.DRAINED)
         await self._write(Frame(kind=FrameKind.DRAIN))
         await self._reply(replies)
-        self._drained = True
 
     def kill(self) -> None:
         """SIGKILL; idempotent. Nothing gentler frees a worker that waits on a dead peer."""
@@ -246,6 +245,8 @@ class WorkerProcess:
         elif frame.kind is FrameKind.FAILED:
             self.failure = planner_pb2.Failure.FromString(frame.body)
         elif (replies := self._replies.get(frame.kind)) is not None:
+            # Here, since the worker may be gone before whoever drains it goes on.
+            self._drained |= frame.kind is FrameKind.DRAINED
             replies.put_nowait(frame)
 
     def _answer_input(self, frame: Frame) -> None:

@@ -6,13 +6,16 @@ import asyncio
 import os
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 
 from planner.plan.options import Routing
 from protos.v1 import planner_pb2
+from stage_daemon.control.worker_process import WorkerProcess
 from stage_daemon.errors import Unavailable
+from stage_daemon.worker.frames import FrameKind
 from tests.stage_daemon.runtime.modules import ROWS, SHAPES, STARTS, Dropping, ThreeStages, batch_of, ids, wanted
 from tests.stage_daemon.runtime.test_pipeline import SIZES, assert_same
 from tests.stage_daemon.runtime.workers import Preparation, Prepared, Running, microbatch, running
@@ -117,8 +120,7 @@ async def test_copies_draw_as_one_would(preparation: Preparation) -> None:
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(alone, copied, strict=True))
 
 
-@pytest.mark.parametrize("devices", [MIDDLE, UNEQUAL, FIRST])
-@pytest.mark.parametrize("count", [0, 1, 7])
+@pytest.mark.parametrize(("devices", "count"), [(UNEQUAL, 0), (UNEQUAL, 1), (UNEQUAL, 7), (MIDDLE, 7), (FIRST, 7)])
 async def test_draining_lets_everything_in_flight_out(
     preparation: Preparation, module: ThreeStages, devices: Devices, count: int
 ) -> None:
@@ -131,6 +133,23 @@ async def test_draining_lets_everything_in_flight_out(
         reasons = [await asyncio.wait_for(worker.exited, WAIT_SECONDS) for worker in pipeline.workers.values()]
     assert set(reasons) == {"drained"}
     assert sequences == list(range(1, count + 1))
+
+
+async def test_a_worker_has_drained_even_where_it_ends_before_who_drained_it_goes_on(
+    preparation: Preparation, module: ThreeStages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply = WorkerProcess._reply
+
+    async def reply_late(worker: WorkerProcess, replies: Any) -> Any:
+        frame = await reply(worker, replies)
+        if frame.kind is FrameKind.DRAINED:
+            await asyncio.wait_for(worker.exited, WAIT_SECONDS)
+        return frame
+
+    async with running(prepared(preparation, module, MIDDLE, Routing.DIRECT)) as pipeline:
+        monkeypatch.setattr(WorkerProcess, "_reply", reply_late)
+        await asyncio.gather(*(worker.drain() for worker in pipeline.workers.values()))
+        assert {worker.exited.result() for worker in pipeline.workers.values()} == {"drained"}
 
 
 async def test_the_peers_of_a_killed_copy_name_it(preparation: Preparation, module: ThreeStages) -> None:
