@@ -56,7 +56,7 @@ def _searching(started: Callable[[list[str]], list[str]]) -> Iterator[tuple[subp
 
 
 def test_proves_what_one_process_proves() -> None:
-    problem = random_problem(11, nodes=20, classes=(1, 2))
+    problem = random_problem(11, nodes=18, classes=(1, 2))
     alone = best_free(problem, effort=200_000)
     children = _children(os.getpid())
     limits = Limits()
