@@ -26,7 +26,7 @@ import grpc
 import torch
 
 from benchmarks.one_thread_daemons import one_thread_daemons
-from benchmarks.pipeline_peers import Spent, Window, cpu_seconds
+from benchmarks.pipeline_peers import Spent, Window, cpu_seconds, processes_under
 from planner.client import PlannerClient, export
 from planner.plan.options import CutMode, SingleMode
 
@@ -86,11 +86,13 @@ class Both(torch.nn.Module):
 def measured(processes: list[int], work: Callable[[int], None]) -> Window:
     """CPU seconds are those of the processes, and of this one."""
 
+    family = processes_under([os.getpid(), *processes])
+
     def window(num: int) -> Spent:
-        began, began_cpu = time.monotonic(), cpu_seconds([os.getpid(), *processes])
+        began, began_cpu = time.monotonic(), cpu_seconds(family)
         work(num)
         wall = time.monotonic() - began
-        return Spent(wall=wall, cpu=cpu_seconds([os.getpid(), *processes]) - began_cpu)
+        return Spent(wall=wall, cpu=cpu_seconds(family) - began_cpu)
 
     return window
 

@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -115,37 +115,50 @@ def deployed(shape: Shape) -> Iterator[Window]:
             if len(deployment.stages) != 2:
                 raise SystemExit(f"{shape.name}: {len(deployment.stages)} stages, needs 2")
 
+            processes = processes_under([os.getpid(), *daemons])
+
             def window(num: int) -> Spent:
-                began, began_cpu = time.monotonic(), cpu_seconds([os.getpid(), *daemons])
+                began, began_cpu = time.monotonic(), cpu_seconds(processes)
                 for _ in pipeline.run_leaves([(sample,)] * num, WINDOW_IN_FLIGHT):
                     pass
                 wall = time.monotonic() - began
-                return Spent(wall=wall, cpu=cpu_seconds([os.getpid(), *daemons]) - began_cpu)
+                return Spent(wall=wall, cpu=cpu_seconds(processes) - began_cpu)
 
             yield window
         client.stop(deployment.id)
 
 
-def cpu_seconds(roots: list[int]) -> float:
-    """Of these processes and of all that they started, this one's other children left out."""
+def processes_under(roots: list[int]) -> tuple[int, ...]:
+    """These processes and all that they have started, this one's other children left out."""
     parents: dict[int, int] = {}
-    seconds: dict[int, float] = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(folder.name)] = int(fields[1])
-        seconds[int(folder.name)] = (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
-    pending = set(roots)
+        with suppress(OSError):
+            parents[int(folder.name)] = int(_stat(int(folder.name))[1])
+    family = set(roots)
     for process_id in parents:
         above, chain = process_id, []
-        while above in parents and above not in pending:
+        while above in parents and above not in family:
             chain.append(above)
             above = parents[above]
-        if above in pending and above != os.getpid():
-            pending.update(chain)
-    return sum(seconds.get(process_id, 0.0) for process_id in pending)
+        if above in family and above != os.getpid():
+            family.update(chain)
+    return tuple(family)
+
+
+def cpu_seconds(process_ids: tuple[int, ...]) -> float:
+    """Of these processes, as far as they are there. Costs microseconds, which count as the peer's own; a walk through
+    /proc would cost as much as a window's microbatches."""
+    seconds = 0.0
+    for process_id in process_ids:
+        with suppress(OSError):
+            fields = _stat(process_id)
+            seconds += (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+    return seconds
+
+
+def _stat(process_id: int) -> list[str]:
+    """What /proc says of a process after its name: its state, its parent and so on."""
+    return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
 
 
 RankMain = Callable[[int, Shape, socket.socket, torch.Tensor], Callable[[int], None]]

@@ -23,7 +23,17 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional
 
 from benchmarks.one_thread_daemons import one_thread_daemons
-from benchmarks.pipeline_peers import MEMORY_BYTES, SHAPES, Shape, Spent, Stage, Window, cpu_seconds, two_ranks
+from benchmarks.pipeline_peers import (
+    MEMORY_BYTES,
+    SHAPES,
+    Shape,
+    Spent,
+    Stage,
+    Window,
+    cpu_seconds,
+    processes_under,
+    two_ranks,
+)
 from planner.client import export
 from planner.partition.objective import PipelineSchedule, Training
 from planner.plan.options import CutMode, PlanOptions
@@ -117,14 +127,15 @@ class Deployed:
             deployment = client.deploy(plan.id)
             daemons = [daemon.process_id for daemon in cluster.daemons.values()]
             with client.train(deployment.id, f"sgd:lr={RATE}") as trainer:
+                processes = processes_under([os.getpid(), *daemons])
 
                 def window(num: int) -> Spent:
-                    began, began_cpu = time.monotonic(), cpu_seconds([os.getpid(), *daemons])
+                    began, began_cpu = time.monotonic(), cpu_seconds(processes)
                     for _ in range(num):
                         result = trainer.step(whole, targets)
                         self.measured.append((result.seconds, result.bubble_share))
                     wall = time.monotonic() - began
-                    return Spent(wall=wall, cpu=cpu_seconds([os.getpid(), *daemons]) - began_cpu)
+                    return Spent(wall=wall, cpu=cpu_seconds(processes) - began_cpu)
 
                 yield window
             client.stop(deployment.id)
