@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
+from access.buffers import MAX_BUFFERS, drop_sent
 from access.door import (
     BEHIND,
     HEAD,
@@ -41,23 +41,11 @@ from access.ring import Ring
 from protos.v1 import stage_daemon_pb2
 
 _SHARED = {INPUTS: INPUTS_SHARED, OUTPUTS: OUTPUTS_SHARED}
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_NETWORK = Path("/proc/self/ns/net")
-# IOV_MAX of Linux.
-_MAX_BUFFERS = 1024
 # Of sessions at the same time, and of each direction of one.
 _MAX_KEPT = 4
 _MAX_KEPT_BYTES = 1 << 28
 # A worker that hangs is told of by its daemon.
 _CONNECT_SECONDS = 10.0
-
-
-def host_identity() -> str:
-    """What OpenSession.host asks for; empty where no worker can be reached by a Unix socket."""
-    try:
-        return f"{_BOOT_ID.read_text().strip()}/{os.stat(_NETWORK).st_ino}"
-    except OSError:
-        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +233,7 @@ class Passage:
 
     def _write(self, buffers: Sequence[bytes | memoryview], num_bytes: int, timeout_seconds: float) -> None:
         try:
-            num_sent = self._socket.sendmsg(buffers[:_MAX_BUFFERS], (), socket.MSG_DONTWAIT)
+            num_sent = self._socket.sendmsg(buffers[:MAX_BUFFERS], (), socket.MSG_DONTWAIT)
         except BlockingIOError:
             num_sent = 0
         if num_sent == num_bytes:
@@ -253,13 +241,11 @@ class Passage:
         until = time.monotonic() + timeout_seconds
         views = [memoryview(buffer) for buffer in buffers]
         while True:
-            while views and num_sent >= len(views[0]):
-                num_sent -= len(views.pop(0))
+            drop_sent(views, num_sent)
             if not views:
                 return
-            views[0] = views[0][num_sent:]
             try:
-                num_sent = self._socket.sendmsg(views[:_MAX_BUFFERS], (), socket.MSG_DONTWAIT)
+                num_sent = self._socket.sendmsg(views[:MAX_BUFFERS], (), socket.MSG_DONTWAIT)
             except BlockingIOError:
                 num_sent = 0
                 _wait(self._writable, until)

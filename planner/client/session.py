@@ -22,9 +22,10 @@ from typing import Any
 import grpc
 
 from access.door import INPUTS, OUTPUTS
+from access.host import host_identity
 from access.ring import Ring
 from access.tickets import TICKET_KEY
-from planner.client.door import KeptMemory, Passage, SessionMemory, host_identity
+from planner.client.door import KeptMemory, Passage, SessionMemory
 from planner.client.interruption import interruptible
 from planner.client.microbatches import Item, MessageReader, MessageWriter, Place, Scalar, read_response, request_bytes
 from planner.client.outputs import ChosenOutput

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import PrefixStore, Store
 
+from access.host import host_identity
 from access.streams import StreamTls
 from access.tickets import purpose_key
 from stage_daemon.errors import Unavailable
@@ -26,7 +27,7 @@ from stage_daemon.transport.local import local_channel
 from stage_daemon.transport.nccl import connect_nccl
 from stage_daemon.transport.pipe import PeerGone, WaitTimedOut
 from stage_daemon.transport.pulse import Pulse
-from stage_daemon.transport.sockets import Listener, Sockets, connect, host_identity, local_address_towards
+from stage_daemon.transport.sockets import Listener, Sockets, connect, local_address_towards
 from stage_daemon.transport.store import MeetingStore
 from stage_daemon.transport.stream import Link, StreamReceiver, StreamSender
 from stage_daemon.transport.streams import copies_of

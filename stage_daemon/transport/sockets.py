@@ -7,23 +7,16 @@ exchanged; anyone else is turned away.
 
 from __future__ import annotations
 
-import os
 import secrets
 import select
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from access.streams import StreamTls
 from stage_daemon.transport.encrypted import EncryptedConnection
 from stage_daemon.transport.pipe import PeerGone, WaitTimedOut
 
-# What one sendmsg takes: IOV_MAX of Linux.
-MAX_BUFFERS = 1024
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_NETWORK = Path("/proc/self/ns/net")
 _TOKEN_BYTES = 16
 _DATA, _LIFE = b"d", b"l"
 _WELCOME = b"w"
@@ -40,22 +33,6 @@ class Sockets:
 
     data: Connection
     life: Connection
-
-
-def drop_sent(buffers: list[memoryview], num_bytes: int) -> None:
-    """Takes from the front what one sendmsg of them has sent."""
-    while buffers and num_bytes >= len(buffers[0]):
-        num_bytes -= len(buffers.pop(0))
-    if buffers:
-        buffers[0] = buffers[0][num_bytes:]
-
-
-def host_identity() -> str:
-    """Equal for two processes that can reach each other by Unix sockets and shared memory; empty where none can."""
-    try:
-        return f"{_BOOT_ID.read_text().strip()}/{os.stat(_NETWORK).st_ino}"
-    except OSError:
-        return ""
 
 
 def local_address_towards(host: str, port: int) -> str:

@@ -21,6 +21,7 @@ from functools import partial
 
 import torch
 
+from access.buffers import MAX_BUFFERS, drop_sent
 from access.ring import Ring, aligned, create_ring
 from stage_daemon.errors import Conflict, DaemonError
 from stage_daemon.transport import failure_text
@@ -39,7 +40,7 @@ from stage_daemon.transport.lifeline import Lifeline
 from stage_daemon.transport.packing import Outline, Packer
 from stage_daemon.transport.parcel import Item, Parcel, ParcelKind
 from stage_daemon.transport.pipe import PeerGone, Pipe
-from stage_daemon.transport.sockets import MAX_BUFFERS, Connection, drop_sent
+from stage_daemon.transport.sockets import Connection
 from stage_daemon.transport.streams import Copies
 
 # Beyond those under way: one that the receiver computes with, and one whose memory it still refers to.

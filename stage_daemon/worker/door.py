@@ -18,6 +18,7 @@ from functools import partial
 
 import torch
 
+from access.buffers import MAX_BUFFERS, drop_sent
 from access.door import (
     BEHIND,
     HEAD,
@@ -35,13 +36,13 @@ from access.door import (
     framed,
     send_announcement,
 )
+from access.host import host_identity
 from access.ring import Ring
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import Ingress, InputFormat, Submission
 from stage_daemon.transport.layout import memory_of
 from stage_daemon.transport.parcel import Item
-from stage_daemon.transport.sockets import MAX_BUFFERS, drop_sent, host_identity
 from stage_daemon.worker.frames import MAX_WAITING_BYTES, MAX_WAITING_RESULTS
 from stage_daemon.worker.framing import InputReader, ResultWriter
 
