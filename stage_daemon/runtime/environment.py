@@ -45,7 +45,7 @@ class Environment:
         if parcel.failure is not None:
             self.fail(parcel.failure)
         elif not self.is_void:
-            self.add((value.value_id for value in edge.values), parcel.items)
+            self.add([value.value_id for value in edge.values], parcel.items)
 
     def add(self, value_ids: Iterable[int], items: Sequence[Item]) -> None:
         self.values.update(zip(value_ids, items, strict=True))
@@ -64,12 +64,13 @@ class Environment:
             microbatch=self.microbatch,
             session_id=self.session_id,
             sequence=self.sequence,
-            items=() if self.failure else self.read(value.value_id for value in edge.values),
+            items=() if self.failure else self.read([value.value_id for value in edge.values]),
             failure=self.failure,
         )
 
     def read(self, value_ids: Iterable[int]) -> tuple[Item, ...]:
-        return tuple(self.values[value_id] for value_id in value_ids)
+        values = self.values
+        return tuple([values[value_id] for value_id in value_ids])
 
     def drop(self, value_ids: Iterable[int]) -> None:
         for value_id in value_ids:

@@ -93,7 +93,9 @@ def open_channels(edges: Sequence[Edge], device_id: str, meeting: Meeting) -> Ch
         if end.is_source:
             senders[edge.id] = StreamSender(format, link, lifeline, _in_flight(edge, meeting), copies)
         else:
-            receivers[edge.id] = StreamReceiver(format, link, lifeline, meeting.device, copies)
+            receivers[edge.id] = StreamReceiver(
+                format, link, lifeline, _in_flight(edge, meeting), meeting.device, copies
+            )
     pulse = Pulse(lifelines, meeting.deadline_seconds)
     pulse.start()
     return Channels(senders=senders, receivers=receivers, pulse=pulse, store=store)

@@ -15,6 +15,7 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -50,6 +51,8 @@ _SPARE_SLOTS = 2
 # window bounds them, too.
 SMALL_BYTES = 1 << 16
 _MOST_SMALL = 16
+# So many receipts of small microbatches go together, while the next one has come already.
+_MOST_RECEIPTS = 4
 _RECEIPT = b"r"
 _DESCRIPTOR = struct.Struct("i")
 _DESCRIPTOR_SPACE = socket.CMSG_SPACE(_DESCRIPTOR.size)
@@ -95,7 +98,7 @@ class StreamSender:
         if self._ended:
             raise Conflict(f"{self.edge}: nothing can be sent after the end")
         outline, payloads = self._packer.pack(parcel.items) if parcel.kind is ParcelKind.DATA else (None, [])
-        limit = self._in_flight if outline is None else self._most_under_way(outline.slot_bytes)
+        limit = self._in_flight if outline is None else _most_under_way(self._link, self._in_flight, outline.slot_bytes)
         while self._num_unreceived >= limit:
             self._read_receipts()
         self._num_unreceived += 1
@@ -121,11 +124,6 @@ class StreamSender:
 
     def close(self) -> None:
         self._lifeline.close()
-
-    def _most_under_way(self, slot_bytes: int) -> int:
-        if self._link.pipe is not None:
-            return self._in_flight
-        return max(self._in_flight, min(_MOST_SMALL, SMALL_BYTES // max(1, slot_bytes)))
 
     def _put(self, parcel: Parcel, outline: Outline | None, payloads: list[torch.Tensor]) -> None:
         if outline is None:
@@ -163,7 +161,9 @@ class StreamSender:
         """None where the receiver still uses all: the payload then follows its header, and nobody waits for memory."""
         if self._ring is None or slot_bytes > self._ring.slot_bytes:
             assert isinstance(self._connection, socket.socket), "memory is shared in one host alone"
-            self._ring, descriptor = create_ring(self._most_under_way(slot_bytes) + _SPARE_SLOTS, slot_bytes)
+            self._ring, descriptor = create_ring(
+                _most_under_way(self._link, self._in_flight, slot_bytes) + _SPARE_SLOTS, slot_bytes
+            )
             try:
                 header = Header(kind=ParcelKind.RING, payload_bytes=self._ring.slot_bytes, place=self._ring.num_slots)
                 socket.send_fds(self._connection, [self._format.encode(header)], [descriptor])
@@ -220,6 +220,7 @@ class StreamReceiver:
         format: HeaderFormat,
         link: Link,
         lifeline: Lifeline,
+        microbatches_in_flight: int,
         device: torch.device,
         copies: Copies | None = None,
     ) -> None:
@@ -228,15 +229,23 @@ class StreamReceiver:
         self._link = link
         self._connection = link.connection
         self._lifeline = lifeline
+        self._in_flight = microbatches_in_flight
         self._device = device
         # Where descriptors come on the connection.
         connection = link.connection
         self._unix_socket = connection if link.shares_memory and isinstance(connection, socket.socket) else None
-        self._head = bytearray(format.num_bytes)
-        self._head_view = memoryview(self._head)
-        self._descriptors: list[int] = []
+        # Where only headers come, as a rule: as many as wait are read at once.
+        num_headers = _MOST_SMALL if self._unix_socket is not None else 1
+        self._memory = bytearray(num_headers * format.num_bytes)
+        self._view = memoryview(self._memory)
+        # Read, and not taken yet.
+        self._begin = self._end = 0
+        self._descriptors: deque[int] = deque()
         self._ring: Ring | None = None
         self._num_taken = 0
+        # Taken, and without a receipt yet; and how many there may be, by the size of what was taken last.
+        self._num_unacknowledged = 0
+        self._most_together = 1
         self._end_received = False
         self._ahead: queue.SimpleQueue[tuple[Parcel, int] | None] | None = None
         if not link.shares_memory or link.pipe is not None:
@@ -259,12 +268,23 @@ class StreamReceiver:
             raise self._lifeline.end.lost("receiving", "it closed the connection")
         # Before the receipt, which lets the peer end.
         self._end_received = self._lifeline.is_over = arrival[0].kind is ParcelKind.END
+        self._num_unacknowledged += 1
+        if self._end_received or self._num_unacknowledged >= self._most_together or not self._has_header():
+            self._acknowledge()
+        return arrival
+
+    def _acknowledge(self) -> None:
+        receipts = _RECEIPT * self._num_unacknowledged
+        self._num_unacknowledged = 0
         try:
-            self._connection.send(_RECEIPT)
+            self._connection.send(receipts)
         except OSError as error:
             if not self._end_received:
                 self._lifeline.raise_lost("sending a receipt", error)
-        return arrival
+
+    def _has_header(self) -> bool:
+        """The next `receive` does not wait for the sender, who may wait for a receipt."""
+        return self._end - self._begin >= self._format.num_bytes
 
     def close(self) -> None:
         self._lifeline.close()
@@ -297,7 +317,7 @@ class StreamReceiver:
         while header.kind is ParcelKind.RING:
             if not self._descriptors:
                 raise BadHeader("a ring without its memory")
-            self._ring = Ring(self._descriptors.pop(), header.place, header.payload_bytes)
+            self._ring = Ring(self._descriptors.popleft(), header.place, header.payload_bytes)
             header = self._read_header()
         if header.kind is not ParcelKind.END:
             needed = self.edge.turn.microbatch(self._num_taken)
@@ -320,20 +340,29 @@ class StreamReceiver:
         return parcel, header.payload_bytes if header.kind is ParcelKind.DATA else 0
 
     def _read_header(self) -> Header:
-        view = self._head_view
-        while view:
-            if self._unix_socket is not None:
-                num_read, ancillary, _, _ = self._unix_socket.recvmsg_into(
-                    [view], _DESCRIPTOR_SPACE, socket.MSG_CMSG_CLOEXEC
-                )
-                if ancillary:
-                    self._descriptors.extend(_DESCRIPTOR.unpack(content)[0] for _, _, content in ancillary)
-            else:
-                num_read = self._connection.recv_into(view)
-            if num_read == 0:
-                raise ConnectionError("it closed the connection")
-            view = view[num_read:]
-        return self._format.decode(self._head)
+        num_bytes = self._format.num_bytes
+        if self._end - self._begin < num_bytes:
+            self._memory[: self._end - self._begin] = self._memory[self._begin : self._end]
+            self._begin, self._end = 0, self._end - self._begin
+            while self._end < num_bytes:
+                self._end += self._read_ahead(self._view[self._end :])
+        begin = self._begin
+        self._begin += num_bytes
+        return self._format.decode(self._memory[begin : self._begin])
+
+    def _read_ahead(self, view: memoryview) -> int:
+        """What has come, and at least a byte; descriptors, too."""
+        if self._unix_socket is None:
+            num_read = self._connection.recv_into(view)
+        else:
+            num_read, ancillary, _, _ = self._unix_socket.recvmsg_into(
+                (view,), _DESCRIPTOR_SPACE, socket.MSG_CMSG_CLOEXEC
+            )
+            if ancillary:
+                self._descriptors.extend(_DESCRIPTOR.unpack(content)[0] for _, _, content in ancillary)
+        if num_read == 0:
+            raise ConnectionError("it closed the connection")
+        return num_read
 
     def _read_items(self, header: Header) -> tuple[Item, ...]:
         if header.kind is not ParcelKind.DATA:
@@ -341,6 +370,7 @@ class StreamReceiver:
         contents = header.contents
         if header.payload_bytes != contents.payload_bytes:
             raise BadHeader(f"a payload of {header.payload_bytes} bytes, needs {contents.payload_bytes}")
+        self._most_together = self._most_receipts(contents.slot_bytes)
         layouts = contents.layouts
         if header.place == PLACE_PIPE:
             arrived = self._read_from_pipe(layouts)
@@ -353,6 +383,11 @@ class StreamReceiver:
             return tensors
         rest = iter(tensors)
         return tuple([self._item(content, rest) for content in contents])
+
+    def _most_receipts(self, slot_bytes: int) -> int:
+        """The sender can always have as many under way as plans count, though this end waits for something else."""
+        beyond = _most_under_way(self._link, self._in_flight, slot_bytes) - self._in_flight
+        return max(1, min(_MOST_RECEIPTS, beyond))
 
     def _item(self, content: Content, tensors: Iterator[torch.Tensor]) -> Item:
         if not isinstance(content, TensorLayout):
@@ -396,11 +431,22 @@ class StreamReceiver:
         return bytes(buffer)
 
     def _read_into(self, view: memoryview) -> None:
+        num_ahead = min(len(view), self._end - self._begin)
+        view[:num_ahead] = self._view[self._begin : self._begin + num_ahead]
+        self._begin += num_ahead
+        view = view[num_ahead:]
         while view:
             num_read = self._connection.recv_into(view)
             if num_read == 0:
                 raise ConnectionError("it closed the connection")
             view = view[num_read:]
+
+
+def _most_under_way(link: Link, in_flight: int, slot_bytes: int) -> int:
+    """Microbatches of that size on an edge whose plan counts `in_flight`."""
+    if link.pipe is not None:
+        return in_flight
+    return max(in_flight, min(_MOST_SMALL, SMALL_BYTES // max(1, slot_bytes)))
 
 
 def _flat(tensor: torch.Tensor, num_bytes: int) -> torch.Tensor:

@@ -93,7 +93,7 @@ class Ends:
         ]
         self.lifelines = lifelines
         self.sender = StreamSender(self.format, links[0], lifelines[0], IN_FLIGHT, copies)
-        self.receiver = StreamReceiver(self.format, links[1], lifelines[1], CPU, copies)
+        self.receiver = StreamReceiver(self.format, links[1], lifelines[1], IN_FLIGHT, CPU, copies)
 
     def close(self) -> None:
         for connection in (*self.sockets, *self.lives):
@@ -158,6 +158,45 @@ def test_small_payloads_may_be_more_under_way_but_no_more_bytes(shares_memory: b
     thread.join(WAIT_SECONDS)
     assert not thread.is_alive()
     ends.close()
+
+
+def receipts(ends: Ends) -> int:
+    """That the sender could read now."""
+    try:
+        return len(ends.sockets[0].recv(100, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return 0
+
+
+def test_small_ones_that_came_together_get_their_receipts_together(ends: Ends) -> None:
+    small = torch.randn(32, 32)
+    for microbatch in range(1, 8):
+        ends.sender.send(data(microbatch, small * microbatch))
+    seen = []
+    for microbatch in range(1, 8):
+        assert torch.equal(ends.receiver.receive()[0].items[0], small * microbatch)
+        seen.append(receipts(ends))
+    assert seen == [0, 0, 0, 4, 4, 4, 7]
+    ends.sender.wait(WAIT_SECONDS)
+    cross(ends, 8, small)
+    assert receipts(ends) == 1
+
+
+def test_as_many_as_plans_count_can_be_under_way_whatever_the_receiver_waits_for(ends: Ends) -> None:
+    large = torch.randn(200, 200)
+    for microbatch in range(1, IN_FLIGHT + 1):
+        ends.sender.send(data(microbatch, large))
+    for microbatch in range(1, IN_FLIGHT + 1):
+        ends.receiver.receive()
+        assert receipts(ends) == microbatch
+
+
+def test_memory_that_is_announced_between_others_is_that_of_those_behind_it(ends: Ends) -> None:
+    sent = [torch.randn(8, 8 << size) for size in range(6)]
+    for microbatch, item in enumerate(sent, 1):
+        ends.sender.send(data(microbatch, item))
+    for item in sent:
+        assert torch.equal(ends.receiver.receive()[0].items[0], item)
 
 
 def test_tensors_that_are_kept_hold_nobody_up_and_keep_their_values(ends: Ends) -> None:
