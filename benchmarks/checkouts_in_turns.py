@@ -1,8 +1,9 @@
-"""The deployed pipeline of `pipeline_peers` as two checkouts have it, in windows that take turns: before and after.
+"""What two checkouts have deployed, in windows that take turns: before and after.
 
     python -m benchmarks.checkouts_in_turns OTHER_CHECKOUT [windows [shape ...]]
 
-A shape is named by a part of its name. Each checkout has processes of its own, which are there all the time.
+A shape of `pipeline_peers` is named by a part of its name; `training` is the step of `training_peers`. Each checkout
+has processes of its own, which are there all the time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 DEFAULT_WINDOWS = 9
-SHAPES = ("near-empty", "2 ms", "8 ms", "1 MiB")
+TRAINING = "training"
+SHAPES = ("near-empty", "2 ms", "8 ms", "1 MiB", TRAINING)
 # Runs in either checkout, on what that one has.
 _WINDOWS = """
 import sys
@@ -31,12 +33,24 @@ with deployed(shape) as window:
         spent = window(shape.microbatches)
         print(spent.wall / shape.microbatches, spent.cpu / shape.microbatches, flush=True)
 """
+_STEPS = """
+import sys
+import torch
+from benchmarks.training_peers import MICROBATCHES, Deployed
+
+torch.set_num_threads(1)
+with Deployed().window() as window:
+    print(flush=True)
+    while sys.stdin.readline():
+        spent = window(1)
+        print(spent.wall / MICROBATCHES, spent.cpu / MICROBATCHES, flush=True)
+"""
 
 
 @contextmanager
 def pipeline_of(checkout: Path, shape: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        [sys.executable, "-c", _WINDOWS, shape],
+        [sys.executable, "-c", _STEPS if shape == TRAINING else _WINDOWS, shape],
         cwd=checkout,
         env={**os.environ, "PYTHONPATH": str(checkout)},
         stdin=subprocess.PIPE,
