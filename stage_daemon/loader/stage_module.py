@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from stage_daemon.loader.accumulation import accumulating_program
 from stage_daemon.loader.compilable import compilable_program
 from stage_daemon.loader.contexts import leave_as_found
 from stage_daemon.loader.evaluation import evaluation_program
@@ -85,6 +86,15 @@ class StageModule(nn.Module):
     def evaluating(self) -> StageModule:
         """The same program on the same states, without what is done in training only."""
         return StageModule(evaluation_program(self.program), self.state_names, switches_context=self._switches_context)
+
+    def accumulating(self) -> StageModule:
+        """The same program on the same states, whose large linear layers add to their weights' gradients as they are
+        computed, to the same bits. Its backward passes have to be whole: see `accumulation`."""
+        program = accumulating_program(self.program)
+        for attribute in self.state_names.values():
+            # Those that no node reads are not taken over.
+            setattr(program, attribute, getattr(self.program, attribute))
+        return self.with_program(program)
 
     def compiled(self) -> StageModule:
         """The same program on the same states, compiled as it is run: for each kind of sizes that comes."""

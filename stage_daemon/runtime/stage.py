@@ -34,6 +34,13 @@ class Program(Protocol):
         """Runs inside read and write these where the states of those names are; those stay as they are."""
         ...
 
+    def accumulating(self) -> Program:
+        """The same program on the same states, for backward passes that are whole: adds gradients of weights up in
+        fewer passes over memory, to the same bits."""
+        ...
+
+    def __call__(self, *inputs: Item) -> Sequence[Item]: ...
+
     def evaluating(self) -> Callable[..., Sequence[Item]]:
         """The same program on the same states, without what is done in training only."""
         ...

@@ -26,6 +26,7 @@ from stage_daemon.runtime.training.mail import Mail
 from stage_daemon.runtime.training.optimizers import StageOptimizer
 from stage_daemon.runtime.training.passes import StagePass, beginning_of, packed
 from stage_daemon.runtime.training.records import OptimizerSettings, Reduction, Step, StepOutcome, TrainingLane
+from stage_daemon.runtime.training.stages import accumulating_stages
 from stage_daemon.runtime.training.weights import Weight, Weights
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.header import BadHeader
@@ -72,6 +73,7 @@ class StepInterpreter:
         self._around = around
         self._before_update = before_update
         self._lane = around.lane
+        self._stages = accumulating_stages(around.stages, around.lane)
         self._weights = weights
         self._loss_id = loss_id
         self._seed = seed
@@ -183,7 +185,7 @@ class StepInterpreter:
     def _forward(self, index: int, environment: Environment) -> None:
         if environment.is_void:
             return
-        stage, stage_pass = self._around.stages[index], _pass(environment)
+        stage, stage_pass = self._stages[index], _pass(environment)
         items = stage_pass.read(stage.input_ids)
         try:
             with torch.enable_grad():
@@ -254,11 +256,11 @@ class StepInterpreter:
                 self._differentiate_input(index, stage_pass, kind)
             self._around.until_computed()
         except Exception as error:
-            self._fail(self._around.stages[index], stage_pass, error)
+            self._fail(self._stages[index], stage_pass, error)
 
     def _differentiate_input(self, index: int, stage_pass: StagePass, kind: Kind) -> None:
         if stage_pass.beginning is not None and (stage_pass.root_gradients or index in self._loss_stages()):
-            self._run_again(self._around.stages[index], stage_pass)
+            self._run_again(self._stages[index], stage_pass)
         if index in self._loss_stages():
             stage_pass.start(self._loss_id, self._step.weights[self._place(stage_pass)] * self._step.loss_scale)
         if kind is Kind.BACKWARD:
@@ -268,7 +270,7 @@ class StepInterpreter:
 
     def _loss_stages(self) -> tuple[int, ...]:
         """The last stage, where all outputs leave."""
-        return (max(self._around.stages),) if self._around.output_ids else ()
+        return (max(self._stages),) if self._around.output_ids else ()
 
     def _send_gradient(self, index: int, environment: Environment) -> None:
         edge = self._lane.edges[index].gradients

@@ -130,6 +130,9 @@ def program_of(
     check_fits(num_processes * needed, device)
     module = rebuild_module(graph, device)
     module.set_states(_states(graph, values, device))
+    if trains:
+        # As steps run it whose backward passes are whole.
+        module = module.accumulating()
     return Program(module=module, inputs=_inputs(graph, values, device), draws_random=draws_random(graph))
 
 
