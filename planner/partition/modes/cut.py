@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +12,9 @@ from planner.errors import OptionsError
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.constraints import unknown_module
 from planner.partition.describe import describe_node
-from planner.partition.ordered.place import place
+from planner.partition.infeasible import memory_shortage
+from planner.partition.modes.balanced import check_num_stages
+from planner.partition.ordered.least_bottleneck import least_bottleneck
 from planner.partition.problem import PartitionProblem
 
 
@@ -24,7 +26,10 @@ class _Cut:
 
 
 def cut(problem: PartitionProblem, module_paths: Sequence[str]) -> Assignment:
-    """Devices are chosen exactly. Raises OptionsError for paths that give no stages, Infeasible for want of memory."""
+    """Devices are chosen as in mode balanced, for a program that may be cut here alone.
+
+    Raises OptionsError for paths that give no stages, Infeasible for want of memory.
+    """
     ends = _ends_of_modules(problem)
     paths = list(dict.fromkeys(module_paths))
     if not paths:
@@ -33,8 +38,14 @@ def cut(problem: PartitionProblem, module_paths: Sequence[str]) -> Assignment:
     _check_stages_not_empty(problem, cuts)
     boundaries = (0, *(one.position for one in cuts), problem.num_nodes)
     reasons = (*(one.reason for one in cuts), "the program ends")
-    placement = place(problem, boundaries)
-    return contiguous(problem, boundaries, placement.devices, reasons, placement.lower_bound_seconds)
+    is_boundary = np.zeros_like(problem.cut_allowed)
+    is_boundary[list(boundaries)] = True
+    cut_here, num_stages = replace(problem, cut_allowed=is_boundary), len(boundaries) - 1
+    check_num_stages(cut_here, num_stages, "cut")
+    layout = least_bottleneck(cut_here, num_stages)
+    if layout is None:
+        raise memory_shortage(cut_here, "cut", num_stages)
+    return contiguous(problem, boundaries, layout.devices, reasons, layout.lower_bound_seconds)
 
 
 def _ends_of_modules(problem: PartitionProblem) -> dict[str, int]:

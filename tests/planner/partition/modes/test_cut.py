@@ -1,15 +1,26 @@
 """Mode "cut": boundaries after named modules."""
 
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from planner.cost.inventory import Device, Inventory
-from planner.errors import OptionsError
+from planner.errors import Infeasible, OptionsError
 from planner.graph.ir import Graph
+from planner.partition.assignment import contiguous
 from planner.partition.modes.cut import cut
+from planner.partition.objective import Objective
+from planner.partition.problem import PartitionProblem
 from planner.plan.options import CutMode, PlanOptions, Routing
 from planner.plan.plan import Plan
 from planner.planning import make_plan
-from tests.planner.partition.problems import chain
+from tests.planner.partition.exact import least, value_of
+from tests.planner.partition.problems import chain, problems
+from tests.random_examples import random_examples
 
 PATHS = ["a.1", "a.1.x", "a.10", "a.10", "", "b.0", "b.1", "b.1"]
 
@@ -82,6 +93,42 @@ def test_the_larger_stage_gets_the_larger_device() -> None:
     states = [(100, (0,)), (10, (7,))]
     problem = chain([[1.0] * 8] * 2, module_paths=PATHS, states=states, memory_bytes=[40, 140], value_bytes=[0] * 9)
     assert cut(problem, ("a",)).device_of_stage == (1, 0)
+
+
+@pytest.mark.slow
+@random_examples(60)
+@given(problem=problems(max_nodes=6, max_devices=4), data=st.data())
+def test_it_is_the_best_choice_of_devices(problem: PartitionProblem, data: st.DataObject) -> None:
+    allowed = [str(position) for position in range(1, problem.num_nodes) if problem.cut_allowed[position]]
+    if not allowed:
+        return
+    paths = data.draw(st.sets(st.sampled_from(allowed), min_size=1, max_size=3))
+    ends = tuple(str(node + 1) for node in range(problem.num_nodes))
+    problem = replace(problem, labels=replace(problem.labels, module_paths=ends))
+    boundaries = [0, *sorted(map(int, paths)), problem.num_nodes]
+    choices = permutations(range(problem.num_devices), len(paths) + 1)
+    best = least(problem, Objective.THROUGHPUT, (contiguous(problem, boundaries, devices) for devices in choices))
+    if np.isinf(best):
+        with pytest.raises(Infeasible):
+            cut(problem, tuple(paths))
+        return
+    assignment = cut(problem, tuple(paths))
+    assert value_of(problem, assignment, Objective.THROUGHPUT) == pytest.approx(best, abs=1e-9)
+    assert assignment.lower_bound_seconds == pytest.approx(best, abs=1e-9)
+
+
+def test_the_stage_that_lacks_memory_is_named_with_its_bytes() -> None:
+    states = [(30, (0,)), (90, (7,))]
+    with pytest.raises(Infeasible, match="stage 1") as caught:
+        stages("a", states=states, memory_bytes=[80, 40, 0, 0, 0], value_bytes=[0] * 9)
+    assert caught.value.metadata["lacking_bytes"] == "10"
+    assert caught.value.metadata["device"] == "d0"
+
+
+def test_more_stages_than_devices() -> None:
+    problem = chain([[1.0] * len(PATHS)] * 2, module_paths=PATHS)
+    with pytest.raises(Infeasible, match="3 stages asked for, one device each"):
+        cut(problem, ("a.1", "a"))
 
 
 @pytest.fixture(scope="module")
