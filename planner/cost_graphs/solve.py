@@ -15,8 +15,8 @@ from planner.graph.ir import Graph
 from planner.partition.hybrid.limit_search import best_hybrid
 from planner.partition.objective import Objective
 from planner.partition.placement.contiguous import MAX_PAIRS, best_contiguous
+from planner.partition.placement.free import AS_GOOD
 from planner.partition.placement.latency import best_latency
-from planner.partition.placement.netlists.resumable_searches import AS_GOOD
 from planner.plan.options import OptimalMode, PlanOptions
 from planner.plan.plan import Plan
 from planner.planning import make_plan

@@ -21,16 +21,16 @@ from queue import Empty, SimpleQueue
 from planner.cost_graphs.messages import ENDED, Report, Role, Task
 from planner.errors import Infeasible
 from planner.partition.placement.contiguous import best_contiguous
-from planner.partition.placement.free import first_incumbent
-from planner.partition.placement.netlists.milp import OnQuestion, num_columns
-from planner.partition.placement.netlists.netlist import Netlist, netlist_of
-from planner.partition.placement.netlists.resumable_searches import (
+from planner.partition.placement.free import (
     Annealing,
     Incumbent,
     Programmes,
+    first_incumbent,
     improved,
     steps_of_question,
 )
+from planner.partition.placement.netlists.milp import OnQuestion, num_columns
+from planner.partition.placement.netlists.netlist import Netlist, netlist_of
 from planner.partition.placement.problem import OutOfTime, Placement, PlacementProblem
 
 _FIRST_STEPS, _MOST_DOUBLINGS = 2_000_000, 3

@@ -2,8 +2,8 @@
 
 The question      problem (in numbers), from_graph (from graph, costs and inventory), check_problem, constraints,
                   objective (what is to be least), request (what a mode may be told besides), before (what ran before)
-The answer        assignment; evaluate (what one costs, from the problem alone), which stands on traffic, communication,
-                  stage_bytes, windows; score (which of two is better)
+The answer        assignment; evaluate (what one costs, from the problem alone), which stands on traffic, stage_bytes,
+                  windows; score (which of two is better)
 Who answers       registry runs the mode that is asked for; modes/ has a file for each, and their table
 Mode optimal      portfolio/: its searches, the loop that runs them, and the best plan and bound that they share
 Orders            program_orders (what stays together, and orders it can run in), arcs, topological_order, lattice

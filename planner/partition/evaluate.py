@@ -11,7 +11,7 @@
   and that such a node of it reads. A stage that computes its activations again saves all values that enter and that
   are read there; what is made in it is among its activations, once.
 - load: compute, forward and backward, deliveries from and to clients, and each distinct tensor that enters from or
-  leaves to another device, once (see communication), and in training its gradient on the way back. A device's load sums
+  leaves to another device, once (see traffic), and in training its gradient on the way back. A device's load sums
   its stages'; of a stage with copies it has its share of the microbatches.
 - latency: of one microbatch. A device runs its stages one at a time, in the order of their numbers; each receives, runs
   and sends, and those that read what it makes may begin when it has run.
@@ -27,12 +27,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.partition.assignment import Assignment
-from planner.partition.communication import Exchange, exchange_seconds, gradient_exchange_seconds
 from planner.partition.objective import USUAL_WEIGHT_SHARE, Objective, PipelineSchedule
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.recomputation.expansion import expanded
 from planner.partition.stage_bytes import NodesByStage, stage_bytes, state_holders
-from planner.partition.traffic import Traffic, traffic
+from planner.partition.traffic import Exchange, Traffic, exchange_seconds, gradient_exchange_seconds, traffic
 from planner.partition.training.memory import counted_microbatches, sum_seconds, tied_gradients
 from planner.partition.training.named_orders import device_orders
 from planner.partition.training.orders.best_order import best_order, quick_order

@@ -1,17 +1,26 @@
-"""What crosses between stages: which values each is given, and the values and bytes of each edge of their DAG.
+"""What crosses between stages: which values each is given, the bytes of each edge of their DAG, and what that takes.
 
 Direct: a producer sends to each stage that reads the value. Relay: a value passes through every stage up to its last
 reader. Either way stage 0 takes the graph's inputs and the last stage returns its outputs.
+
+Seconds are as Tarnawski et al. model them (NeurIPS 2020, "Efficient Algorithms for Device Placement of DNN Graph
+Operators"). A device pays once for each distinct tensor that leaves its stage, whatever the fan-out: copies to
+different devices travel over different links at the same time, so the slowest of these links counts. It pays once for
+each distinct tensor that enters. Each direction pays one latency, the largest of the links used. Nothing is paid within
+a device. With equal links a segment's load therefore follows from its own two ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.problem import Integers, PartitionProblem
+from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
+
+# A device that is not chosen yet: transfers with it are paid over the other end's best link, which none undercuts.
+UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,3 +85,91 @@ def _edges(problem: PartitionProblem, crossings: Crossings, num_stages: int) -> 
     np.add.at(sizes, edge_of_crossing, problem.value_bytes[crossings.values])
     ends = zip((pairs // num_stages).tolist(), (pairs % num_stages).tolist(), strict=True)
     return dict(zip(ends, sizes.tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Exchange:
+    """[stages] seconds of what is received and of what is sent."""
+
+    received: Floats
+    sent: Floats
+
+
+def communication_seconds(
+    problem: PartitionProblem, crossings: Crossings, device_of_stage: Sequence[int] | Integers
+) -> Floats:
+    """[stages], in training with the gradients that come back. With UNKNOWN devices, which are never those of another
+    stage: a lower bound for the known ones."""
+    devices = np.asarray(device_of_stage, dtype=np.int64)
+    source, target = devices[crossings.sources], devices[crossings.targets]
+    apart = (source != target) | (source == UNKNOWN)
+    source, target = source[apart], target[apart]
+    crossings = _some(crossings, apart)
+    latency = problem.best_latency_seconds[source, target]
+    seconds = problem.value_bytes[crossings.values] * problem.best_seconds_per_byte[source, target]
+    exchange = _exchange(crossings, latency, seconds, devices.size)
+    if problem.training is None:
+        return exchange.received + exchange.sent
+    carry = problem.value_gradient_bytes[crossings.values] > 0
+    source, target, crossings = source[carry], target[carry], _some(crossings, carry)
+    latency = problem.best_latency_seconds[target, source]
+    seconds = problem.value_gradient_bytes[crossings.values] * problem.best_seconds_per_byte[target, source]
+    gradients = _exchange(crossings, latency, seconds, devices.size)
+    return exchange.received + exchange.sent + gradients.received + gradients.sent
+
+
+def exchange_seconds(
+    problem: PartitionProblem, crossings: Crossings, devices_of_stage: Sequence[Sequence[int]]
+) -> Exchange:
+    """Forward, between any copies of the stages: over the slowest link that two of them may use."""
+    latency, per_byte = slowest_links(problem, devices_of_stage)
+    pairs = crossings.sources, crossings.targets
+    seconds = problem.value_bytes[crossings.values] * per_byte[pairs]
+    return _exchange(crossings, latency[pairs], seconds, len(devices_of_stage))
+
+
+def gradient_exchange_seconds(
+    problem: PartitionProblem, crossings: Crossings, devices_of_stage: Sequence[Sequence[int]]
+) -> Exchange:
+    """Backward: each crossing value's gradient comes back, from its targets' copies to its source's."""
+    latency, per_byte = slowest_links(problem, devices_of_stage)
+    crossings = _some(crossings, problem.value_gradient_bytes[crossings.values] > 0)
+    back = crossings.targets, crossings.sources
+    seconds = problem.value_gradient_bytes[crossings.values] * per_byte[back]
+    mirrored = _exchange(crossings, latency[back], seconds, len(devices_of_stage))
+    return Exchange(received=mirrored.sent, sent=mirrored.received)
+
+
+def slowest_links(problem: PartitionProblem, devices_of_stage: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
+    """[stages, stages] latency and seconds per byte, the largest over the pairs of their copies."""
+    devices = np.array([device for copies in devices_of_stage for device in copies], dtype=np.int64)
+    starts = np.cumsum([0, *(len(copies) for copies in devices_of_stage)])[:-1]
+    pairs = np.ix_(devices, devices)
+    latency, per_byte = (
+        np.maximum.reduceat(np.maximum.reduceat(links[pairs], starts, axis=0), starts, axis=1)
+        for links in (problem.link_latency_seconds, problem.link_seconds_per_byte)
+    )
+    return latency, per_byte
+
+
+def _some(crossings: Crossings, mask: Booleans) -> Crossings:
+    return Crossings(values=crossings.values[mask], sources=crossings.sources[mask], targets=crossings.targets[mask])
+
+
+def _exchange(crossings: Crossings, latency: Floats, seconds: Floats, num_stages: int) -> Exchange:
+    """`latency` and `seconds` of each crossing, forward in time from its sources to its targets."""
+    into, out = np.zeros(num_stages), np.zeros(num_stages)
+    np.maximum.at(into, crossings.targets, latency)
+    np.maximum.at(out, crossings.sources, latency)
+    np.add.at(into, crossings.targets, seconds)
+    slowest, senders = _slowest_copies(crossings.values, crossings.sources, seconds, num_stages)
+    np.add.at(out, senders, slowest)
+    return Exchange(received=into, sent=out)
+
+
+def _slowest_copies(values: Integers, sources: Integers, seconds: Floats, num_stages: int) -> tuple[Floats, Integers]:
+    """(seconds, sending stage) of each distinct value that a stage sends."""
+    sends, first = np.unique(values * num_stages + sources, return_inverse=True)
+    slowest = np.zeros(sends.size)
+    np.maximum.at(slowest, first, seconds)
+    return slowest, sends % num_stages

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.partition.bounds.work import fair_weights
-from planner.partition.communication import UNKNOWN
 from planner.partition.ordered.device_classes import distinct_rows
 from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.traffic import UNKNOWN
 
 _MARGIN = 1 - 1e-9
 _THRESHOLDS = 6

@@ -11,8 +11,15 @@ from planner.errors import Infeasible
 from planner.partition.hybrid.alternatives import FITS
 from planner.partition.hybrid.chains import COPIES, DEGREE, NEVER, NEXT, SLACK, Room, chains_within, choose_in_stage
 from planner.partition.hybrid.ideal_sums import Costs, costs_of, tables_of
-from planner.partition.hybrid.idle_sources import idle_sources, with_idle_sources, without_nodes
-from planner.partition.hybrid.problem import HybridPlan, HybridProblem, HybridStage, stage_costs
+from planner.partition.hybrid.problem import (
+    HybridPlan,
+    HybridProblem,
+    HybridStage,
+    idle_sources,
+    stage_costs,
+    with_idle_sources,
+    without_nodes,
+)
 from planner.partition.lattice import Order, enumerate_ideals, order_of, prefixes
 from planner.partition.topological_order import topological_order
 

@@ -7,7 +7,6 @@ Many devices                   many_devices chooses walks: device_walks (in whic
                                host_states: chains on hosts that are left and entered again
 Hosts of many devices          host_windows, with window_loads
 Unequal links, few nodes       exact_search
-Given cuts                     line_layout (stages as segments that can be moved)
-What makes searches small      device_classes, binding_memory
+What makes searches small      device_classes: devices and memory that need not be told apart
 Loops, compiled                reach_kernel, host_states_kernel, windows_kernel, priced_walks_kernel
 """

@@ -21,10 +21,10 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from planner.partition.communication import UNKNOWN
 from planner.partition.ordered.hosts import NO_LINK, Composition, Hosts
 from planner.partition.ordered.segment_loads import StageLinks
 from planner.partition.problem import PartitionProblem
+from planner.partition.traffic import UNKNOWN
 
 NOTHING = -1
 # Of runs, how many hosts are tried in all before giving up; the benchmark's walks need under a hundred.

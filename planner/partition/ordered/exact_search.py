@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.communication import UNKNOWN, communication_seconds
 from planner.partition.ordered.program_pass import OrderedPass
 from planner.partition.ordered.search import Solution
 from planner.partition.ordered.segments import SegmentRow
-from planner.partition.traffic import traffic
+from planner.partition.traffic import UNKNOWN, communication_seconds, traffic
 
 # Below this relative gain a solution is as good as the one in hand.
 NEGLIGIBLE = 1e-12

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.partition.ordered.binding_memory import everything_bytes, in_memory_tiers, without_idle_memory
+from planner.partition.ordered.device_classes import everything_bytes, in_memory_tiers, without_idle_memory
 from planner.partition.ordered.exact_search import NEGLIGIBLE, branch_and_bound
 from planner.partition.ordered.host_windows import over_windows
 from planner.partition.ordered.many_devices import affordable, over_many_devices

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.partition.communication import UNKNOWN
 from planner.partition.ordered.device_classes import DeviceClasses
 from planner.partition.ordered.positions import allowed_positions, crossing_bytes, num_crossing
 from planner.partition.ordered.segments import SegmentRow
 from planner.partition.ordered.state_space import NOBODY, Label
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
+from planner.partition.traffic import UNKNOWN
 
 Link = tuple[int, int]
 

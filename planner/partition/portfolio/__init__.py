@@ -2,9 +2,9 @@
 
 The loop            portfolio (what a search is, who runs them, and the best assignment and bound so far)
 By orders           orders: segments of the program's order and of others, for the objective
-Over every order    ideal_stages, long_path, exact_ideals: chains of order ideals, exact or a bound
+Over every order    ideal_stages, exact_ideals: chains of order ideals, exact or a bound
 A lone batch        exact_latency: branch and bound over stages anywhere
-By relaxation       relaxation: the additive model, from which lift leads back to stages
+By relaxation       relaxation: the additive model, and the way back from it to stages
 Loops, compiled     ideal_stages_kernel
 Made better         cut_search (moves on the true objective), fewest_stages, replicated (copies on idle devices)
 What to say         reasons: why each stage ends where it does

@@ -18,8 +18,7 @@ import numpy as np
 
 from planner.partition.evaluate import evaluate, times_of_lone_batch
 from planner.partition.objective import Objective
-from planner.partition.ordered.binding_memory import everything_bytes
-from planner.partition.ordered.device_classes import device_classes
+from planner.partition.ordered.device_classes import device_classes, everything_bytes
 from planner.partition.portfolio.portfolio import PROVEN, Portfolio
 from planner.partition.topological_order import topological_order
 

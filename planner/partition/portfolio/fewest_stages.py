@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.partition.objective import Objective
-from planner.partition.ordered.line_layout import Line, LineLayout
+from planner.partition.portfolio.cut_search import Line, LineLayout
 from planner.partition.problem import Floats, PartitionProblem
 from planner.partition.program_orders import Bundles
 from planner.partition.score import NEGLIGIBLE, Scored, score

@@ -12,8 +12,7 @@ import numpy as np
 
 from planner.partition.assignment import Assignment
 from planner.partition.objective import Objective
-from planner.partition.ordered.binding_memory import in_memory_tiers, without_idle_memory
-from planner.partition.ordered.device_classes import device_classes
+from planner.partition.ordered.device_classes import device_classes, in_memory_tiers, without_idle_memory
 from planner.partition.ordered.host_windows import over_windows
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.many_devices import over_many_devices

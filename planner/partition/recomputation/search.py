@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.partition.communication import slowest_links
 from planner.partition.objective import Objective
 from planner.partition.problem import Floats, PartitionProblem
 from planner.partition.recomputation.cones import Cones
 from planner.partition.score import NEGLIGIBLE, Scored, score
+from planner.partition.traffic import slowest_links
 
 # What a second of running counts: as it is, or next to nothing beside what is sent.
 RUN_WEIGHTS = (1.0, 1e-6)

@@ -16,10 +16,16 @@ from planner.cost_graphs import worker as worker_module
 from planner.cost_graphs.messages import ENDED, Report, Role, Task
 from planner.cost_graphs.worker import Exchange, search
 from planner.partition.placement.costs import device_loads
-from planner.partition.placement.free import best_free, first_incumbent, placement_of
+from planner.partition.placement.free import (
+    Annealing,
+    Incumbent,
+    best_free,
+    first_incumbent,
+    placement_of,
+    steps_of_question,
+)
 from planner.partition.placement.netlists import neighbourhoods
 from planner.partition.placement.netlists.netlist import netlist_of
-from planner.partition.placement.netlists.resumable_searches import Annealing, Incumbent, steps_of_question
 from planner.partition.placement.problem import PlacementProblem
 from tests.planner.partition.placement.small_problems import random_problem
 from tests.waiting import WAIT_SECONDS

@@ -13,8 +13,7 @@ from planner.partition.placement.device_states import (
     num_counted_states,
     ordered_states,
 )
-from planner.partition.placement.ideals.contraction import ItemCosts, Items, item_costs
-from planner.partition.placement.ideals.free_items import without_free_items
+from planner.partition.placement.ideals.contraction import ItemCosts, Items, item_costs, without_free_items
 from planner.partition.placement.ideals.incumbent import StagesIncumbent
 from planner.partition.placement.ideals.least_bottleneck import best_chain
 from planner.partition.placement.problem import PlacementProblem

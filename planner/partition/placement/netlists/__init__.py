@@ -5,5 +5,5 @@ A first answer   packing
 Better ones      annealing (annealing_kernel: its steps), neighbourhoods (some devices after others, by an integer
                  programme)
 The whole        milp (the integer programme, which may prove), lower_bound (by linear programming)
-In turns         resumable_searches (annealing, and integer programmes), and the best so far
+They run by turns in planner.partition.placement.free.
 """

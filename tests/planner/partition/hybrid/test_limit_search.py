@@ -12,9 +12,8 @@ import pytest
 from planner.errors import Infeasible
 from planner.partition.hybrid import limit_search
 from planner.partition.hybrid.alternatives import FITS, choose
-from planner.partition.hybrid.idle_sources import idle_sources
 from planner.partition.hybrid.limit_search import best_hybrid
-from planner.partition.hybrid.problem import HybridPlan, HybridProblem, stage_costs
+from planner.partition.hybrid.problem import HybridPlan, HybridProblem, idle_sources, stage_costs
 from planner.partition.problem import Floats
 from tests.planner.partition.hybrid.small_problems import least_seconds, random_problem
 from tests.random_examples import random_seeds

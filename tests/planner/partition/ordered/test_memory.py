@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.partition.evaluate import evaluate
-from planner.partition.ordered.binding_memory import in_memory_tiers, without_idle_memory
-from planner.partition.ordered.device_classes import device_classes
+from planner.partition.ordered.device_classes import device_classes, in_memory_tiers, without_idle_memory
 from planner.partition.ordered.positions import furthest_end
 from planner.partition.ordered.state_space import num_counted_states
 from planner.partition.problem import PartitionProblem

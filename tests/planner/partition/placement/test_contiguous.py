@@ -15,7 +15,7 @@ from planner.partition.lattice import enumerate_ideals, order_of
 from planner.partition.placement.contiguous import best_contiguous
 from planner.partition.placement.costs import device_loads
 from planner.partition.placement.ideals.contraction import item_costs, items_of
-from planner.partition.placement.ideals.pruning import least_load
+from planner.partition.placement.ideals.least_bottleneck import least_load
 from planner.partition.placement.problem import PlacementProblem
 from tests.planner.partition.placement.small_placements import is_feasible, least_bottleneck, random_placement
 from tests.random_examples import random_seeds

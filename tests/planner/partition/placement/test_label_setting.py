@@ -10,7 +10,7 @@ import pytest
 from planner.partition.placement import latency
 from planner.partition.placement.device_states import uncounted_states
 from planner.partition.placement.latency import best_latency
-from planner.partition.placement.passes.blocks import pass_blocks
+from planner.partition.placement.passes.blocks import pass_blocks, pass_ideals
 from planner.partition.placement.passes.chain import ChainSpace
 from planner.partition.placement.passes.contraction import pass_units
 from planner.partition.placement.passes.cutting_planes import FlowProgramme
@@ -18,7 +18,6 @@ from planner.partition.placement.passes.devices_of_runs import PassIncumbent
 from planner.partition.placement.passes.finish_times import FinishTimes
 from planner.partition.placement.passes.label_setting import Budget, OpenChains, search_labels
 from planner.partition.placement.passes.unit_graph import pass_graph
-from planner.partition.placement.passes.unit_ideals import pass_ideals
 from planner.partition.placement.problem import PlacementProblem, never
 from tests.planner.partition.placement import single_pass_cases
 from tests.planner.partition.placement.small_problems import random_problem

@@ -18,8 +18,7 @@ from planner.partition.evaluate import evaluate, objective_value
 from planner.partition.modes.optimal import optimal
 from planner.partition.objective import Objective, PipelineSchedule, Training
 from planner.partition.problem import PartitionProblem
-from planner.partition.recomputation.cones import Cones
-from planner.partition.recomputation.min_cut import Network
+from planner.partition.recomputation.cones import Cones, Network
 from planner.partition.recomputation.search import recompute
 from planner.partition.request import Request
 from planner.partition.score import score
