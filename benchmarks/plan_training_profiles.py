@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
+from planner.cost_graphs.hybrid.limit_search import best_hybrid
+from planner.cost_graphs.hybrid.problem import stage_costs
 from planner.cost_graphs.training_profile import read_training_profile
 from planner.errors import Infeasible
-from planner.partition.hybrid.limit_search import best_hybrid
-from planner.partition.hybrid.problem import stage_costs
 
 INSTANCES = Path(__file__).parent / "instances" / "training"
 GIB = 1 << 30

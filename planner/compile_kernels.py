@@ -18,6 +18,9 @@ from itertools import product
 import numpy as np
 
 from planner.cost.inventory import Device, Inventory, LinkSpeed
+from planner.cost_graphs.hybrid.limit_search import best_hybrid
+from planner.cost_graphs.hybrid.problem import HybridProblem
+from planner.cost_graphs.single_pass.latency import best_latency
 from planner.errors import Infeasible
 from planner.graph.ir import (
     Dtype,
@@ -35,8 +38,6 @@ from planner.graph.ir import (
     ValueKind,
     ValueReference,
 )
-from planner.partition.hybrid.limit_search import best_hybrid
-from planner.partition.hybrid.problem import HybridProblem
 from planner.partition.objective import Objective, PipelineSchedule, Training
 from planner.partition.ordered.host_states import labels_of_hosts, least_over_hosts
 from planner.partition.ordered.hosts import hosts_of
@@ -45,7 +46,6 @@ from planner.partition.ordered.positions import allowed_positions
 from planner.partition.placement.compiled import HAS_COMPILER
 from planner.partition.placement.contiguous import best_contiguous
 from planner.partition.placement.free import best_free
-from planner.partition.placement.latency import best_latency
 from planner.partition.placement.problem import PlacementProblem
 from planner.plan.options import OptimalMode, PlanOptions
 from planner.planning import make_plan, partition_problem

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from planner.cost_graphs.hybrid.problem import HybridPlan, HybridProblem
 from planner.errors import GraphError, InventoryError, PlannerError
 from planner.graph.bounds import shown, shown_value
 from planner.graph.cycle import cycle_text, find_cycle
-from planner.partition.hybrid.problem import HybridPlan, HybridProblem
 from planner.partition.problem import Floats
 
 MAX_NODES = 4096

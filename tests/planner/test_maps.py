@@ -12,12 +12,12 @@ MAPS = [
     "access",
     "planner.fx_compat.byte_model",
     "planner.partition",
-    "planner.partition.hybrid",
+    "planner.cost_graphs.hybrid",
     "planner.partition.ordered",
     "planner.partition.placement",
     "planner.partition.placement.ideals",
     "planner.partition.placement.netlists",
-    "planner.partition.placement.passes",
+    "planner.cost_graphs.single_pass",
     "planner.partition.portfolio",
 ]
 # Its docstring says all there is to say of it.

@@ -4,9 +4,9 @@ Here a device's load and memory are sums over its nodes and the tensors at its b
 profiled cost graphs state, and a relaxation of a PartitionProblem; exact and portfolio search both work on it.
 
 The question   problem; infeasible (why there is no answer)
-Its costs      costs (of a placement: seconds and bytes of each device, and the latency)
+Its costs      costs (of a placement: seconds and bytes of each device)
 Searches       contiguous (least bottleneck of stages in an order), by ideals/; free (least bottleneck, any node
-               anywhere), by netlists/; latency (of a single pass), by passes/
+               anywhere), by netlists/. Cost graphs have another for latency, which only `solve` asks for
 What they use  incumbent (the best so far); device_states (which devices are used, by class); compiled (numba, or
                plain Python)
 """

@@ -6,32 +6,25 @@ What a stage holds and moves is by the definitions of `evaluate`, for many stage
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from planner.partition.lattice import Order, enumerate_ideals, members_of
+from planner.partition.lattice import Order, Words, as_bits, as_words, enumerate_ideals
 from planner.partition.ordered.device_classes import distinct_rows
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ideals:
-    """`members` [ideals, bundles], smaller ideals first: the first is empty, the last holds all."""
+    """`members` [ideals, bundles], and the same as bits; smaller ideals first, from the empty one to all."""
 
     members: Booleans
+    words: Words
 
     @property
     def count(self) -> int:
         return int(self.members.shape[0])
-
-    @cached_property
-    def words(self) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:
-        """`members` as bits."""
-        padded = np.zeros((self.count, -(-self.members.shape[1] // 64) * 64), dtype=np.bool_)
-        padded[:, : self.members.shape[1]] = self.members
-        return np.packbits(padded, axis=1).view(np.uint64)
 
 
 def all_ideals(bundles: Bundles, limit: int) -> Ideals | None:
@@ -40,11 +33,8 @@ def all_ideals(bundles: Bundles, limit: int) -> Ideals | None:
     following = enumerate_ideals(Order(num_items=bundles.count, before=before, after=bundles.after), limit)
     if following is None:
         return None
-    ideals = sorted(following, key=lambda ideal: (ideal.bit_count(), ideal))
-    members = np.zeros((len(ideals), bundles.count), dtype=np.bool_)
-    for row, ideal in zip(members, ideals, strict=True):
-        row[members_of(ideal)] = True
-    return Ideals(members=members)
+    words = as_words(sorted(following, key=lambda ideal: (ideal.bit_count(), ideal)), bundles.count)
+    return Ideals(members=as_bits(words, bundles.count), words=words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,7 +10,7 @@ import pytest
 
 from planner.cli import exit_codes
 from tests.planner.cli.conftest import RunCli
-from tests.planner.partition.hybrid.documents import profile
+from tests.planner.cost_graphs.hybrid.documents import profile
 
 BERT = Path(__file__).parents[3] / "benchmarks" / "instances" / "training" / "bert32a100.json"
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from planner.cost_graphs.hybrid.limit_search import best_hybrid
+from planner.cost_graphs.hybrid.problem import stage_costs
 from planner.cost_graphs.training_profile import plan_document, read_training_profile
 from planner.errors import PlannerError
-from planner.partition.hybrid.limit_search import best_hybrid
-from planner.partition.hybrid.problem import stage_costs
-from tests.planner.partition.hybrid.documents import alternative, profile
+from tests.planner.cost_graphs.hybrid.documents import alternative, profile
 
 PROFILES = Path(__file__).parents[3] / "benchmarks" / "instances" / "training"
 BERT = PROFILES / "bert32a100.json"

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.partition.hybrid.alternatives import FITS, ROUNDING, UNDECIDED, choose
-from planner.partition.hybrid.ideal_sums import ALWAYS, PARAMETERS, PER_MICROBATCH, QUICKEST, SECONDS, Costs, Tables
+from planner.cost_graphs.hybrid.alternatives import FITS, ROUNDING, UNDECIDED, choose
+from planner.cost_graphs.hybrid.ideal_sums import ALWAYS, PARAMETERS, PER_MICROBATCH, QUICKEST, SECONDS, Costs, Tables
 from planner.partition.lattice import Words
 from planner.partition.placement.compiled import compiled
 from planner.partition.problem import Integers

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.errors import Infeasible
-from planner.partition.hybrid.alternatives import FITS
-from planner.partition.hybrid.chains import COPIES, DEGREE, NEVER, NEXT, SLACK, Room, chains_within, choose_in_stage
-from planner.partition.hybrid.ideal_sums import Costs, costs_of, tables_of
-from planner.partition.hybrid.problem import (
+from planner.cost_graphs.hybrid.alternatives import FITS
+from planner.cost_graphs.hybrid.chains import COPIES, DEGREE, NEVER, NEXT, SLACK, Room, chains_within, choose_in_stage
+from planner.cost_graphs.hybrid.ideal_sums import Costs, costs_of, tables_of
+from planner.cost_graphs.hybrid.problem import (
     HybridPlan,
     HybridProblem,
     HybridStage,
@@ -20,6 +19,7 @@ from planner.partition.hybrid.problem import (
     with_idle_sources,
     without_nodes,
 )
+from planner.errors import Infeasible
 from planner.partition.lattice import Order, enumerate_ideals, order_of, prefixes
 from planner.partition.topological_order import topological_order
 

@@ -11,16 +11,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from planner.cost_graphs.single_pass.blocks import PassIdeals, pass_blocks, pass_ideals, prefix_ideals
+from planner.cost_graphs.single_pass.chain import ChainSpace, cheapest_chain
+from planner.cost_graphs.single_pass.contraction import pass_units
+from planner.cost_graphs.single_pass.cutting_planes import FlowProgramme, raise_bound
+from planner.cost_graphs.single_pass.devices_of_runs import PassIncumbent
+from planner.cost_graphs.single_pass.finish_times import FinishTimes
+from planner.cost_graphs.single_pass.label_setting import Budget, OpenChains, search_labels
+from planner.cost_graphs.single_pass.unit_graph import PassGraph, pass_graph, segmented_units
 from planner.partition.placement.device_states import counted_states, num_counted_states, uncounted_states
 from planner.partition.placement.infeasible import check_can_exist, nothing_fits
-from planner.partition.placement.passes.blocks import PassIdeals, pass_blocks, pass_ideals, prefix_ideals
-from planner.partition.placement.passes.chain import ChainSpace, cheapest_chain
-from planner.partition.placement.passes.contraction import pass_units
-from planner.partition.placement.passes.cutting_planes import FlowProgramme, raise_bound
-from planner.partition.placement.passes.devices_of_runs import PassIncumbent
-from planner.partition.placement.passes.finish_times import FinishTimes
-from planner.partition.placement.passes.label_setting import Budget, OpenChains, search_labels
-from planner.partition.placement.passes.unit_graph import PassGraph, pass_graph, segmented_units
 from planner.partition.placement.problem import (
     OutOfTime,
     Placement,

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import highspy
 import numpy as np
 
-from planner.partition.placement.passes.chain import ChainSpace, CheapestChain, arc_seconds, cheapest_chain
-from planner.partition.placement.passes.devices_of_runs import PassIncumbent
-from planner.partition.placement.passes.unit_graph import PassGraph
+from planner.cost_graphs.single_pass.chain import ChainSpace, CheapestChain, arc_seconds, cheapest_chain
+from planner.cost_graphs.single_pass.devices_of_runs import PassIncumbent
+from planner.cost_graphs.single_pass.unit_graph import PassGraph
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Floats, Integers
 

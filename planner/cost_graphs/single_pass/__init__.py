@@ -5,5 +5,6 @@ What may run when  blocks (what has run at some moment, and pairs of such ideals
                    from nothing to all, and the cheapest one); the loops of both: chain_kernel
 Bounds             cutting_planes: flows along paths against the cheapest chain, by turns
 Exact              label_setting, with finish_times
-Devices            devices_of_runs
+Devices            devices_of_runs, judged by seconds (what a placement takes)
+All of it          latency: one level of units after the other
 """

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.cost_graphs.single_pass.blocks import PassBlocks, PassIdeals
+from planner.cost_graphs.single_pass.unit_graph import PassGraph
 from planner.partition.placement.device_states import DeviceStates
-from planner.partition.placement.passes.blocks import PassBlocks, PassIdeals
-from planner.partition.placement.passes.unit_graph import PassGraph
 from planner.partition.problem import Booleans, Floats, Integers
 
 ANY = -1
@@ -108,7 +108,7 @@ class CheapestChain:
 
 def cheapest_chain(space: ChainSpace, source: Integers, target: Integers, flow: Floats) -> CheapestChain:
     """`flow` [e] on arcs from `source` to `target` nodes, -1 outside. O(blocks * (border + states))."""
-    from planner.partition.placement.passes.chain_kernel import (
+    from planner.cost_graphs.single_pass.chain_kernel import (
         chain_backward,
         chain_forward,
         cost_through,

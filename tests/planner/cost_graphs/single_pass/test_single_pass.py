@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from planner.cost_graphs.single_pass.seconds import single_pass_seconds
 from planner.errors import GraphError
-from planner.partition.placement.costs import single_pass_seconds
 from planner.partition.placement.problem import PlacementProblem
-from tests.planner.partition.placement.single_pass_cases import build, random_problem, slow_single_pass
+from tests.planner.cost_graphs.single_pass.single_pass_cases import build, random_problem, slow_single_pass
 
 HOST, FIRST, SECOND = 0, 1, 2
 

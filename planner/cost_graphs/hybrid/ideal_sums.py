@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.partition.hybrid.problem import HybridProblem
+from planner.cost_graphs.hybrid.problem import HybridProblem
 from planner.partition.lattice import Words, as_bits, as_words
 from planner.partition.problem import Floats, Integers
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.partition.placement.passes.chain import ChainSpace, CheapestChain, Run
-from planner.partition.placement.passes.devices_of_runs import PassIncumbent
-from planner.partition.placement.passes.finish_times import FinishTimes
+from planner.cost_graphs.single_pass.chain import ChainSpace, CheapestChain, Run
+from planner.cost_graphs.single_pass.devices_of_runs import PassIncumbent
+from planner.cost_graphs.single_pass.finish_times import FinishTimes
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Floats, Integers
 

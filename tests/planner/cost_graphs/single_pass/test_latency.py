@@ -8,11 +8,12 @@ import math
 import numpy as np
 import pytest
 
+from planner.cost_graphs.single_pass.latency import best_latency, path_bound
+from planner.cost_graphs.single_pass.seconds import single_pass_seconds
 from planner.errors import Infeasible
-from planner.partition.placement.costs import device_bytes, single_pass_seconds
-from planner.partition.placement.latency import best_latency, path_bound
+from planner.partition.placement.costs import device_bytes
 from planner.partition.placement.problem import PlacementProblem
-from tests.planner.partition.placement.single_pass_cases import (
+from tests.planner.cost_graphs.single_pass.single_pass_cases import (
     build,
     is_convex,
     least_single_pass,

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from planner.cost_graphs.hybrid import limit_search
+from planner.cost_graphs.hybrid.alternatives import FITS, choose
+from planner.cost_graphs.hybrid.limit_search import best_hybrid
+from planner.cost_graphs.hybrid.problem import HybridPlan, HybridProblem, idle_sources, stage_costs
 from planner.errors import Infeasible
-from planner.partition.hybrid import limit_search
-from planner.partition.hybrid.alternatives import FITS, choose
-from planner.partition.hybrid.limit_search import best_hybrid
-from planner.partition.hybrid.problem import HybridPlan, HybridProblem, idle_sources, stage_costs
 from planner.partition.problem import Floats
-from tests.planner.partition.hybrid.small_problems import least_seconds, random_problem
+from tests.planner.cost_graphs.hybrid.small_problems import least_seconds, random_problem
 from tests.random_examples import random_seeds
 
 

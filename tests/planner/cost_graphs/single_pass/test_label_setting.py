@@ -7,19 +7,19 @@ import math
 import numpy as np
 import pytest
 
-from planner.partition.placement import latency
+from planner.cost_graphs.single_pass import latency
+from planner.cost_graphs.single_pass.blocks import pass_blocks, pass_ideals
+from planner.cost_graphs.single_pass.chain import ChainSpace
+from planner.cost_graphs.single_pass.contraction import pass_units
+from planner.cost_graphs.single_pass.cutting_planes import FlowProgramme
+from planner.cost_graphs.single_pass.devices_of_runs import PassIncumbent
+from planner.cost_graphs.single_pass.finish_times import FinishTimes
+from planner.cost_graphs.single_pass.label_setting import Budget, OpenChains, search_labels
+from planner.cost_graphs.single_pass.latency import best_latency
+from planner.cost_graphs.single_pass.unit_graph import pass_graph
 from planner.partition.placement.device_states import uncounted_states
-from planner.partition.placement.latency import best_latency
-from planner.partition.placement.passes.blocks import pass_blocks, pass_ideals
-from planner.partition.placement.passes.chain import ChainSpace
-from planner.partition.placement.passes.contraction import pass_units
-from planner.partition.placement.passes.cutting_planes import FlowProgramme
-from planner.partition.placement.passes.devices_of_runs import PassIncumbent
-from planner.partition.placement.passes.finish_times import FinishTimes
-from planner.partition.placement.passes.label_setting import Budget, OpenChains, search_labels
-from planner.partition.placement.passes.unit_graph import pass_graph
 from planner.partition.placement.problem import PlacementProblem, never
-from tests.planner.partition.placement import single_pass_cases
+from tests.planner.cost_graphs.single_pass import single_pass_cases
 from tests.planner.partition.placement.small_problems import random_problem
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from planner.cost_graphs.single_pass.unit_graph import PassGraph
 from planner.partition.lattice import as_bits, as_words, enumerate_ideals, members_of, order_of, prefixes
-from planner.partition.placement.passes.unit_graph import PassGraph
 from planner.partition.problem import Floats, Integers
 from planner.partition.topological_order import after_of_arcs, depth_first_order
 
@@ -32,7 +32,7 @@ class PassBlocks:
 
 def pass_blocks(graph: PassGraph, ideals: PassIdeals, max_blocks: int) -> PassBlocks | None:
     """None if there are more than `max_blocks`. O(pairs of ideals within memory * border)."""
-    from planner.partition.placement.passes.chain_kernel import BlockTables, list_blocks
+    from planner.cost_graphs.single_pass.chain_kernel import BlockTables, list_blocks
 
     inside = ideals.inside
     reads = np.zeros((graph.num_units, graph.num_tensors), dtype=np.float32)

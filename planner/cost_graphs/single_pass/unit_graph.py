@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.cost_graphs.single_pass.contraction import FREE, PassUnits
 from planner.partition.arcs import components, distinct_arcs
-from planner.partition.placement.passes.contraction import FREE, PassUnits
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Floats, Integers
 from planner.partition.topological_order import after_of_arcs, depth_first_order

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from planner.partition.hybrid.problem import HybridProblem, HybridStage, stage_costs
+from planner.cost_graphs.hybrid.problem import HybridProblem, HybridStage, stage_costs
 
 
 def random_problem(seed: int, *, nodes: int = 4, alternatives: int = 2) -> HybridProblem:
