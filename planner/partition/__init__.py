@@ -6,7 +6,7 @@ The answer        assignment; evaluate (what one costs, from the problem alone),
                   windows; score (which of two is better)
 Who answers       registry runs the mode that is asked for; modes/ has a file for each, and their table
 Mode optimal      portfolio/: its searches, the loop that runs them, and the best plan and bound that they share
-Orders            program_orders (what stays together, and orders it can run in), arcs, topological_order, lattice
+Orders            program_orders (what stays together, and orders it can run in), arcs (and orders along them), lattice
                   (order ideals); ordered/: cuts of one order, and walks through devices
 Anywhere          placement/: a DAG on classes of devices, contiguous or free; list_scheduling: a lone batch
 Training          training/: steps, their orders and memory; recomputation/ and activations: what is computed again

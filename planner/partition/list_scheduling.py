@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from planner.partition.arcs import topological_order
 from planner.partition.assignment import Assignment
 from planner.partition.bounds.work import node_state_bytes
 from planner.partition.objective import Objective
@@ -21,7 +22,6 @@ from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import Bundles
 from planner.partition.score import NEGLIGIBLE, Scored, score
-from planner.partition.topological_order import topological_order
 
 # Bundles and reads that all schedules together may look at: about a second.
 MAX_LOOKED_AT = 3e6

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.arcs import components, distinct_arcs
+from planner.partition.arcs import after_of_arcs, components, distinct_arcs, least_by_turn
 from planner.partition.assignment import Assignment
 from planner.partition.problem import Integers, PartitionProblem, moved
-from planner.partition.topological_order import after_of_arcs, least_by_turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -20,8 +20,8 @@ from planner.cost_graphs.hybrid.problem import (
     without_nodes,
 )
 from planner.errors import Infeasible
+from planner.partition.arcs import topological_order
 from planner.partition.lattice import Order, enumerate_ideals, order_of, prefixes
-from planner.partition.topological_order import topological_order
 
 MAX_IDEALS = 40_000
 # Ideals times devices: 512 MiB.

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.cost_graphs.single_pass.unit_graph import PassGraph
+from planner.partition.arcs import after_of_arcs, depth_first_order
 from planner.partition.lattice import as_bits, as_words, enumerate_ideals, members_of, order_of, prefixes
 from planner.partition.problem import Floats, Integers
-from planner.partition.topological_order import after_of_arcs, depth_first_order
 
 # Sums of bytes that are no whole numbers may round; a block this little over is let through and checked later.
 ROUNDING = 1e-9

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from planner.partition.arcs import after_of_arcs, least_first_order
 from planner.partition.placement.problem import PlacementProblem, node_order, producers_of_nodes
 from planner.partition.problem import Floats, Integers
-from planner.partition.topological_order import after_of_arcs, least_first_order
 
 
 def single_pass_seconds(problem: PlacementProblem, device_of_node: Sequence[int] | Integers) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.fx_compat.byte_model.operation_graph import Group, OperationGraph
-from planner.partition.topological_order import least_first_order
+from planner.partition.arcs import least_first_order
 
 
 def children_of_groups(

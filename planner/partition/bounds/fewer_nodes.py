@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.partition.arcs import topological_order
 from planner.partition.problem import Booleans, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
-from planner.partition.topological_order import topological_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -17,12 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.arcs import distinct_arcs
+from planner.partition.arcs import after_of_arcs, distinct_arcs, topological_order
 from planner.partition.bounds.work import fair_weights
 from planner.partition.ordered.device_classes import distinct_rows
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
-from planner.partition.topological_order import after_of_arcs, topological_order
 
 # What lies between path nodes further apart is not counted, in turn: it would keep apart too many others.
 _SPANS = (4, 8, 16, 32, 64, 128, 512)

@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner.partition.arcs import topological_order
 from planner.partition.objective import PipelineSchedule
 from planner.partition.ordered.device_classes import distinct_rows
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import Bundles
-from planner.partition.topological_order import topological_order
 
 # Halvings of the interval of steps: to a billionth.
 _HALVINGS = 40

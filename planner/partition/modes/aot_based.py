@@ -8,12 +8,11 @@ import numpy as np
 
 from planner.errors import Infeasible, OptionsError, few_of
 from planner.graph.cycle import find_cycle
-from planner.partition.arcs import distinct_arcs
+from planner.partition.arcs import after_of_arcs, distinct_arcs, least_first_order
 from planner.partition.assignment import Assignment
 from planner.partition.describe import describe_bytes, describe_node
 from planner.partition.evaluate import evaluate
 from planner.partition.problem import FREE, Integers, PartitionProblem
-from planner.partition.topological_order import after_of_arcs, least_first_order
 
 _SHOWN = 10
 

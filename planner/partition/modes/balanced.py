@@ -10,7 +10,7 @@ from planner.partition.infeasible import memory_shortage
 from planner.partition.objective import Objective
 from planner.partition.ordered.least_bottleneck import least_bottleneck
 from planner.partition.ordered.positions import allowed_positions
-from planner.partition.portfolio.fewest_stages import fewest_stages
+from planner.partition.portfolio.cut_search import fewest_stages
 from planner.partition.portfolio.reasons import reasons
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import bundles_of

@@ -50,6 +50,6 @@ def _improved(portfolio: Portfolio, mode: str) -> Assignment:
     if portfolio.best is None:
         raise memory_shortage(portfolio.problem, mode)
     if portfolio.best.assignment.num_stages > 1 or portfolio.problem.num_devices > 1:
-        portfolio.keep(climb(portfolio.problem, portfolio.bundles, portfolio.best, Objective.LATENCY))
+        portfolio.keep(climb(portfolio, portfolio.best))
     assert np.isfinite(portfolio.best.value)
     return replace(portfolio.best.assignment, reasons=reasons(portfolio.problem, portfolio.best))

@@ -35,10 +35,9 @@ from planner.partition.objective import Objective, PipelineSchedule
 from planner.partition.ordered.least_bottleneck import least_bottleneck
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.ordered.program_pass import Layout
-from planner.partition.portfolio.cut_search import climb
+from planner.partition.portfolio.cut_search import climb, fewest_stages
 from planner.partition.portfolio.exact_ideals import bound_by_fewer_nodes, least_over_ideals
 from planner.partition.portfolio.exact_latency import is_small, least_latency
-from planner.partition.portfolio.fewest_stages import fewest_stages
 from planner.partition.portfolio.orders import MAX_REORDERED_NODES, offer_other_orders, offer_own_order
 from planner.partition.portfolio.portfolio import Portfolio, Search, run_in_turn
 from planner.partition.portfolio.reasons import reasons
@@ -184,22 +183,10 @@ def _all_orders(portfolio: Portfolio) -> None:
 
 
 def _local_search(portfolio: Portfolio) -> None:
-    problem, request = portfolio.problem, portfolio.request
     assert portfolio.best is not None
-    few = problem.num_nodes <= MAX_REORDERED_NODES
+    few = portfolio.problem.num_nodes <= MAX_REORDERED_NODES
     for start in [portfolio.best, *(portfolio.runners_up if few else ())]:
-        climbed = climb(
-            problem,
-            portfolio.bundles,
-            start,
-            request.objective,
-            num_stages=request.num_stages,
-            target=portfolio.bound,
-            effort=request.effort,
-            saturate=request.saturate_host,
-            out_of_time=request.out_of_time,
-        )
-        portfolio.keep(climbed)
+        portfolio.keep(climb(portfolio, start))
     portfolio.climbed = portfolio.best
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.errors import Infeasible
+from planner.partition.arcs import least_first_order
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.describe import describe_bytes
 from planner.partition.evaluate import Evaluation, evaluate
@@ -21,7 +22,6 @@ from planner.partition.objective import Objective
 from planner.partition.problem import Integers, PartitionProblem
 from planner.partition.program_orders import Bundles, bundles_of
 from planner.partition.score import score
-from planner.partition.topological_order import least_first_order
 
 # Of the room beside the rest, what tables may fill by their states alone, in turn.
 _ROOM_SHARES = (1.0, 0.95, 0.85, 0.7, 0.5)

@@ -84,35 +84,37 @@ def cheapest_walk(
 
 
 @compiled
+def _gains_least(gains: Floats, shares: Floats) -> tuple[int, float]:
+    """The row that gains the least with each unit's gain weighted by its share, and how much."""
+    row, least = 0, np.inf
+    for other in range(gains.shape[0]):
+        gain = 0.0
+        for unit in range(gains.shape[1]):
+            gain += gains[other, unit] * shares[unit]
+        if gain < least:
+            row, least = other, gain
+    return row, least
+
+
+@compiled
 def least_paid(gains: Floats, rounds: int) -> tuple[float, Floats]:
     """(gain, shares): the shares [units], which add up to 1, at which the row of `gains` [walks, units] that gains the
     least gains about the most, each unit's gain weighted by its share.
 
     By multiplicative weights, which answer the row that gains the least.
     """
-    count, units = gains.shape
+    units = gains.shape[1]
     shares, logarithms, summed = np.ones(units) / units, np.zeros(units), np.zeros(units)
     best, best_shares = -np.inf, shares.copy()
     for turn in range(rounds):
-        row, least = 0, np.inf
-        for other in range(count):
-            gain = 0.0
-            for unit in range(units):
-                gain += gains[other, unit] * shares[unit]
-            if gain < least:
-                row, least = other, gain
+        row, least = _gains_least(gains, shares)
         if least > best:
             best, best_shares = least, shares.copy()
         summed += shares
         # Every so often, the mean of the shares so far: it is what comes near the best.
         if turn % 16 == 15:
             mean = summed / summed.sum()
-            least = np.inf
-            for other in range(count):
-                gain = 0.0
-                for unit in range(units):
-                    gain += gains[other, unit] * mean[unit]
-                least = min(least, gain)
+            _, least = _gains_least(gains, mean)
             if least > best:
                 best, best_shares = least, mean
         logarithms += gains[row] / np.sqrt(turn + 1.0)

@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from planner.errors import GraphError, InventoryError
+from planner.partition.arcs import topological_order
 from planner.partition.problem import Booleans, Floats, Integers
-from planner.partition.topological_order import topological_order
 
 # Asked now and then by a search: whether to end with what is in hand. Without a clock, budgets are counted in steps.
 OutOfTime = Callable[[], bool]

@@ -6,6 +6,7 @@ Over every order    ideal_stages, exact_ideals: chains of order ideals, exact or
 A lone batch        exact_latency: branch and bound over stages anywhere
 By relaxation       relaxation: the additive model, and the way back from it to stages
 Loops, compiled     ideal_stages_kernel
-Made better         cut_search (moves on the true objective), fewest_stages, replicated (copies on idle devices)
+Made better         cut_search (moves on the true objective, and joins that cost nothing), replicated (copies on idle
+                    devices)
 What to say         reasons: why each stage ends where it does
 """

@@ -4,6 +4,8 @@ What bounds and additive models leave out (unequal links, latencies, liveness) i
 From a local optimum it goes on beside it, with some cuts and devices moved at random, until its trials are spent
 (iterated local search, Lourenço et al. 2003). Stages are segments of some order of the program, so that a cut can be
 moved by so many nodes; what such a layout takes at least leaves it out at a glance, or at a short look.
+
+At last neighbouring stages join while that costs nothing: an idle device is better left out.
 """
 
 from __future__ import annotations
@@ -14,14 +16,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.partition.arcs import topological_order
 from planner.partition.assignment import Assignment
 from planner.partition.objective import Objective
 from planner.partition.ordered.device_classes import distinct_rows
-from planner.partition.placement.problem import OutOfTime, never
-from planner.partition.problem import Integers, PartitionProblem
+from planner.partition.portfolio.portfolio import Portfolio
+from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
+from planner.partition.request import Request
 from planner.partition.score import NEGLIGIBLE, Scored, score
-from planner.partition.topological_order import topological_order
 from planner.partition.traffic import exchange_seconds, gradient_exchange_seconds, traffic
 
 # Reads and values by stage that all trials together may look at: about a second.
@@ -34,50 +37,32 @@ _KICKS = 60
 _STRIDES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-def climb(
-    problem: PartitionProblem,
-    bundles: Bundles,
-    start: Scored,
-    objective: Objective,
-    *,
-    num_stages: int = 0,
-    target: float = 0.0,
-    effort: float = 1.0,
-    saturate: bool = False,
-    out_of_time: OutOfTime = never,
-) -> Scored:
-    """No worse than `start`, which fits; ends at `target`. Keeps devices apart where they are apart in `start`.
+def climb(portfolio: Portfolio, start: Scored) -> Scored:
+    """No worse than `start`, which fits; ends at the portfolio's bound. Keeps devices apart where they are in `start`.
 
-    With `saturate`, every layout is judged with its copies on idle devices: a longer one may be better for having none.
+    Where copies on idle devices are asked for, every layout is judged with its own: a longer one may be better for
+    having none.
     """
-    line = Line(bundles, start.assignment)
-    search = _Climb(problem, line, start, objective, num_stages, effort, saturate=saturate)
-    while search.best.value > target * (1 + 1e-12) and not out_of_time() and (search.step() or search.kick()):
-        pass
+    search, target = _Climb(portfolio.problem, portfolio.bundles, portfolio.request, start), portfolio.bound
+    while search.best.value > target * (1 + 1e-12) and not portfolio.request.out_of_time():
+        if not (search.step() or search.kick()):
+            break
     return search.best
 
 
 class _Climb:
-    def __init__(
-        self,
-        problem: PartitionProblem,
-        line: Line,
-        start: Scored,
-        objective: Objective,
-        num_stages: int,
-        effort: float,
-        *,
-        saturate: bool,
-    ) -> None:
-        self._problem, self._line, self._objective = problem, line, objective
-        self._num_stages, self._saturate = num_stages, saturate
+    def __init__(self, problem: PartitionProblem, bundles: Bundles, request: Request, start: Scored) -> None:
+        self._line = line = Line(bundles, start.assignment)
+        self._problem, self._objective = problem, request.objective
+        self._num_stages, self._saturate = request.num_stages, request.saturate_host
         self._layout = self._best_layout = line.layout
         self._tried = {line.layout}
-        self._floor = LoadFloor(problem, line) if objective is Objective.THROUGHPUT and not saturate else None
+        has_floor = self._objective is Objective.THROUGHPUT and not self._saturate
+        self._floor = LoadFloor(problem, line) if has_floor else None
         size = problem.num_values + problem.read_value.size
-        self._left = effort * MAX_LOOKED_AT
+        self._left = request.effort * MAX_LOOKED_AT
         self._fixed_cost, self._stage_cost = size, _TRIAL + problem.num_values
-        self._random, self._kicks_left = random.Random(0), int(_KICKS * effort)
+        self._random, self._kicks_left = random.Random(0), int(_KICKS * request.effort)
         # On a small program most kicks end where another one did.
         self._kicked: dict[LineLayout, Scored | None] = {}
         self.best = self._here = start
@@ -290,3 +275,38 @@ class LoadFloor:
         back = gradient_exchange_seconds(self._problem, crossings, copies)
         loads = work + forward.received + forward.sent + back.received + back.sent
         return float(np.bincount(layout.devices, loads).max()) * (1 - 1e-12)
+
+
+def fewest_stages(problem: PartitionProblem, bundles: Bundles, best: Scored, objective: Objective) -> Scored:
+    """Of the same value. Tries only joins whose work alone leaves the value as it is."""
+    shorter: Scored | None = best
+    while shorter is not None:
+        best, shorter = shorter, _joined(problem, bundles, shorter, objective)
+    return best
+
+
+def _joined(problem: PartitionProblem, bundles: Bundles, best: Scored, objective: Objective) -> Scored | None:
+    line = Line(bundles, best.assignment)
+    boundaries, devices = line.layout.boundaries, line.layout.devices
+    work = _work(problem, best)
+    for cut in range(1, len(devices)):
+        for left_out in (cut, cut - 1):
+            device = devices[2 * cut - 1 - left_out]
+            if objective is Objective.THROUGHPUT and work[device, cut - 1] + work[device, cut] > best.value * (
+                1 + 1e-9
+            ):
+                continue
+            layout = LineLayout(
+                boundaries=(*boundaries[:cut], *boundaries[cut + 1 :]),
+                devices=(*devices[:left_out], *devices[left_out + 1 :]),
+            )
+            shorter = score(problem, line.assignment(layout), objective)
+            if shorter.fits and shorter.value <= best.value * (1 + NEGLIGIBLE):
+                return shorter
+    return None
+
+
+def _work(problem: PartitionProblem, best: Scored) -> Floats:
+    """[devices, stages] seconds of work."""
+    stage_of_node, num_stages = np.asarray(best.assignment.stage_of_node), best.assignment.num_stages
+    return np.array([np.bincount(stage_of_node, row, num_stages) for row in problem.work_seconds])

@@ -16,6 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from planner.partition.arcs import topological_order
 from planner.partition.assignment import Assignment
 from planner.partition.bounds.fewer_nodes import least_work_beside_most, without_nodes
 from planner.partition.objective import Objective
@@ -29,7 +30,6 @@ from planner.partition.ordered.segment_loads import StageLinks, Transfers
 from planner.partition.portfolio.ideal_stages import Ideals, IdealStages, all_ideals
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles, bundles_of
-from planner.partition.topological_order import topological_order
 
 # Numbers of an ideal that are kept, of all ideals: its nodes, values and their readers.
 MAX_ELEMENTS = 3e6

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.partition.arcs import topological_order
 from planner.partition.evaluate import evaluate, times_of_lone_batch
 from planner.partition.objective import Objective
 from planner.partition.ordered.device_classes import device_classes, everything_bytes
 from planner.partition.portfolio.portfolio import PROVEN, Portfolio
-from planner.partition.topological_order import topological_order
 
 # More bundles have more sets that may be the next stage than are worth listing.
 MAX_BUNDLES = 10

@@ -1,7 +1,7 @@
 """Segments of the program's own order, and of others in which it could run, that make the objective least.
 
-A cut of another order may part what a cut of the program order cannot. Over few positions first, then over all those
-near the best cuts.
+A cut of another order may part what a cut of the program order cannot. Over few positions: local search goes on from
+there.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from planner.partition.ordered.device_classes import device_classes, in_memory_t
 from planner.partition.ordered.host_windows import over_windows
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.many_devices import over_many_devices
-from planner.partition.ordered.positions import allowed_positions, few_positions, near_positions
+from planner.partition.ordered.positions import few_positions
 from planner.partition.ordered.program_pass import OrderedPass, ordered_pass
-from planner.partition.ordered.search import Solution
 from planner.partition.ordered.state_space import num_counted_states
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import Integers, PartitionProblem
@@ -27,10 +26,9 @@ from planner.partition.program_orders import program_orders, reordered
 # Larger programs are searched in their own order alone.
 MAX_REORDERED_NODES = 800
 OTHER_ORDERS_POSITIONS = 80
-# Elements of the tables of steps, starts and ends of one pass; positions and passes of the program's own order.
+# Elements of the tables of steps, starts and ends of one pass; positions of the program's own order.
 _MAX_ELEMENTS = 1.5e7
 _MIN_POSITIONS, _MAX_POSITIONS = 24, 160
-_PASSES = 6
 _MAX_TIERED_STATES = 256
 
 
@@ -40,7 +38,7 @@ def offer_own_order(portfolio: Portfolio) -> None:
     for shared in _passes(portfolio.problem, portfolio):
         steps = max(1, shared.space.source.size)
         count = int(np.clip((2 * _MAX_ELEMENTS / steps) ** 0.5, _MIN_POSITIONS, _MAX_POSITIONS))
-        _offer_best(portfolio, shared, order, count, _PASSES, portfolio.request.objective)
+        _offer_best(portfolio, shared, order, count, portfolio.request.objective)
 
 
 def offer_other_orders(portfolio: Portfolio) -> None:
@@ -56,7 +54,7 @@ def offer_other_orders(portfolio: Portfolio) -> None:
         for shared in _passes(in_order, portfolio):
             if shared.complete or own:
                 for objective in (*own, Objective.THROUGHPUT):
-                    _offer_best(portfolio, shared, order, OTHER_ORDERS_POSITIONS, 1, objective)
+                    _offer_best(portfolio, shared, order, OTHER_ORDERS_POSITIONS, objective)
             else:
                 _offer_many_devices(portfolio, in_order, order)
 
@@ -81,27 +79,10 @@ def _is_small(problem: PartitionProblem) -> bool:
     return num_counted_states(device_classes(problem)) <= _MAX_TIERED_STATES
 
 
-def _offer_best(
-    portfolio: Portfolio, shared: OrderedPass, order: Integers, count: int, passes: int, objective: Objective
-) -> None:
-    limit = portfolio.limit if portfolio.request.objective is Objective.THROUGHPUT else np.inf
-    solution = _least(shared, objective, count, passes, limit)
+def _offer_best(portfolio: Portfolio, shared: OrderedPass, order: Integers, count: int, objective: Objective) -> None:
+    solution = shared.search(few_positions(shared.problem, count), objective=objective)
     if solution.boundaries:
         portfolio.offer(_in_order(solution.boundaries, shared.devices_of(solution.classes), order))
-
-
-def _least(shared: OrderedPass, objective: Objective, count: int, passes: int, limit: float) -> Solution:
-    """Over `count` positions, and again near the cuts for as long as that helps; not where that is above the limit."""
-    allowed = allowed_positions(shared.problem)
-    best = shared.search(few_positions(shared.problem, count), objective=objective)
-    if allowed.size <= count or not best.boundaries or best.value >= limit:
-        return best
-    for _ in range(passes):
-        solution = shared.search(near_positions(allowed, best.boundaries, count), objective=objective)
-        if not solution.value < best.value:
-            break
-        best = solution
-    return best
 
 
 def _offer_many_devices(portfolio: Portfolio, in_order: PartitionProblem, order: Integers) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.errors import Infeasible
+from planner.partition.arcs import least_first_order, topological_order
 from planner.partition.assignment import Assignment
 from planner.partition.objective import Objective
 from planner.partition.ordered.device_classes import device_classes
@@ -23,7 +24,6 @@ from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 from planner.partition.request import Request
-from planner.partition.topological_order import least_first_order, topological_order
 from planner.partition.traffic import UNKNOWN
 
 MAX_RELAXED_NODES = 600

@@ -14,10 +14,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.partition.arcs import components, distinct_arcs
+from planner.partition.arcs import after_of_arcs, components, distinct_arcs, least_first_order
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Booleans, Floats, Integers
-from planner.partition.topological_order import after_of_arcs, least_first_order
 
 # Sorted pins -> [k, pins + 1]: the seconds that a device of each class pays when it holds 0, 1, ... of the pins.
 Hyperedges = dict[tuple[int, ...], Floats]

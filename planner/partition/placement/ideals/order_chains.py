@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from planner.partition.arcs import after_of_arcs, depth_first_order, least_first_order
 from planner.partition.lattice import prefixes
 from planner.partition.placement.device_states import (
     DeviceStates,
@@ -18,7 +19,6 @@ from planner.partition.placement.ideals.incumbent import StagesIncumbent
 from planner.partition.placement.ideals.least_bottleneck import best_chain
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Floats, Integers
-from planner.partition.topological_order import after_of_arcs, depth_first_order, least_first_order
 
 # Longer orders are cut into so many blocks.
 MAX_BLOCKS = 1024

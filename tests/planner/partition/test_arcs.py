@@ -7,7 +7,7 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.partition.topological_order import (
+from planner.partition.arcs import (
     after_of_arcs,
     depth_first_order,
     least_first_order,
