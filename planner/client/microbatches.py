@@ -123,12 +123,16 @@ def fill(data: Data, items: Sequence[Item], payloads: list[memoryview] | None = 
 
 def request_bytes(sequence: int, items: Sequence[Item]) -> bytes:
     """A serialized SendInputsRequest; each tensor's bytes are copied once."""
+    return b"".join(enclosed(_MICROBATCH, microbatch_buffers(sequence, items)))
+
+
+def microbatch_buffers(sequence: int, items: Sequence[Item]) -> list[bytes | memoryview]:
+    """A serialized Microbatch, with the tensors' bytes where they are."""
     microbatch = stage_daemon_pb2.Microbatch()
     payloads: list[memoryview] = []
     fill(microbatch.values, items, payloads)
     sequence_field = stage_daemon_pb2.Microbatch(sequence=sequence).SerializeToString()
-    buffers = [sequence_field, *value_buffers(_OF_INPUTS, microbatch.values, payloads)]
-    return b"".join(enclosed(_MICROBATCH, buffers))
+    return [sequence_field, *value_buffers(_OF_INPUTS, microbatch.values, payloads)]
 
 
 def fill_tensor(message: stage_daemon_pb2.Tensor, tensor: RawTensor, payloads: list[memoryview] | None = None) -> None:

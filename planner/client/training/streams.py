@@ -17,6 +17,15 @@ from planner.errors import Cancelled, PlannerError, StepNotApplied, Unavailable
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 
 _Response = stage_daemon_pb2.TrainResponse
+# A large one is serialized already, so that the bytes of its tensors are copied once.
+Request = stage_daemon_pb2.TrainRequest | bytes
+
+
+_SERVICE = "/" + stage_daemon_pb2.DESCRIPTOR.services_by_name["StageDaemonService"].full_name
+
+
+def serialized(request: Request) -> bytes:
+    return request if isinstance(request, bytes) else request.SerializeToString()
 
 
 class TrainingStreams:
@@ -41,7 +50,7 @@ class TrainingStreams:
     def device_ids(self) -> tuple[str, ...]:
         return tuple(self._streams)
 
-    def ask(self, requests: Mapping[str, stage_daemon_pb2.TrainRequest]) -> dict[str, list[_Response]]:
+    def ask(self, requests: Mapping[str, Request]) -> dict[str, list[_Response]]:
         """What each daemon that is asked answers; raises the first failure, once all have answered."""
         answers = self._answers(requests)
         failures = (one[-1].failure for one in answers.values() if one[-1].WhichOneof("content") == "failure")
@@ -49,7 +58,7 @@ class TrainingStreams:
             raise error_from_failure(failure_from_proto(failure), otherwise=StepNotApplied)
         return answers
 
-    def _answers(self, requests: Mapping[str, stage_daemon_pb2.TrainRequest]) -> dict[str, list[_Response]]:
+    def _answers(self, requests: Mapping[str, Request]) -> dict[str, list[_Response]]:
         if self._broken is not None:
             raise self._broken
         # Until all have come: one that comes later would be taken for the answer to the next request.
@@ -92,16 +101,19 @@ class _Stream:
         self._device_id = device_id
         self._unreachable = unreachable
         self._deadline_seconds = deadline_seconds
-        self._requests: queue.SimpleQueue[stage_daemon_pb2.TrainRequest | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._arrived: queue.SimpleQueue[_Response | PlannerError] = queue.SimpleQueue()
-        requests: Iterator[stage_daemon_pb2.TrainRequest] = iter(self._requests.get, None)
+        requests: Iterator[Request] = iter(self._requests.get, None)
         self._stub = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel)
         self._ticket = ticket
-        self._call: Any = self._stub.Train(requests, metadata=self._metadata())
+        train = channel.stream_stream(
+            f"{_SERVICE}/Train", request_serializer=serialized, response_deserializer=_Response.FromString
+        )
+        self._call: Any = train(requests, metadata=self._metadata())
         self._thread = threading.Thread(target=self._pump, name=f"training-{device_id}", daemon=True)
         self._thread.start()
 
-    def send(self, request: stage_daemon_pb2.TrainRequest) -> None:
+    def send(self, request: Request) -> None:
         self._requests.put(request)
 
     def save_snapshot(self, request: stage_daemon_pb2.SaveSnapshotRequest) -> Any:

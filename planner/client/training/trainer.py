@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import Any
 
 from access.files import WatchedCredentials
+from access.tensor_fields import enclosed
 from planner.client.connection import open_channel
-from planner.client.microbatches import InputEncoder, Item, decode, fill, fill_tensor, kind_of_batch
+from planner.client.microbatches import InputEncoder, Item, decode, fill_tensor, kind_of_batch, microbatch_buffers
 from planner.client.pipeline import DATA_MESSAGE_BYTES, Batch, Pipeline
 from planner.client.pytree import flatten_inputs, unflatten_outputs
 from planner.client.records import Deployment
@@ -32,7 +33,7 @@ from planner.client.training.checkpoints import (
 from planner.client.training.cutting import cut, loss_output, num_rows
 from planner.client.training.learning_rates import Schedule, constant
 from planner.client.training.optimizers import LossScaling, Optimizer, optimizer_to_proto
-from planner.client.training.streams import TrainingStreams
+from planner.client.training.streams import Request, TrainingStreams
 from planner.errors import (
     Conflict,
     Corrupt,
@@ -53,7 +54,9 @@ Count = Callable[..., float]
 # In a row, while one request is done. A batch that kills its worker would do so for ever.
 MAX_LOSSES = 3
 # A request for each daemon, made anew for each generation: its devices may be others.
-_Requests = Callable[[], Mapping[str, stage_daemon_pb2.TrainRequest]]
+_Requests = Callable[[], Mapping[str, Request]]
+_STEP = stage_daemon_pb2.TrainRequest.DESCRIPTOR.fields_by_name["step"].number
+_MICROBATCHES = stage_daemon_pb2.TrainingStep.DESCRIPTOR.fields_by_name["microbatches"].number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -620,24 +623,27 @@ class Trainer:
             raise InvalidArgument(f"the microbatches count {counts}, needs a sum above 0 and none below")
         return [count / total for count in counts]
 
-    def _requests(self, wanted_step: _AskedStep) -> dict[str, stage_daemon_pb2.TrainRequest]:
-        requests = {}
-        for device_id in self._streams.device_ids:
-            request = requests[device_id] = stage_daemon_pb2.TrainRequest()
-            step = request.step
-            step.number = wanted_step.number
-            step.weights.extend(wanted_step.weights)
-            step.learning_rates.extend(wanted_step.learning_rates)
-            step.loss_scale = wanted_step.loss_scale
-            if self._clip_norm is not None:
-                step.clip_norm = self._clip_norm
-            step.first_microbatch, step.is_partial = wanted_step.first_microbatch, wanted_step.is_partial
+    def _requests(self, wanted_step: _AskedStep) -> dict[str, Request]:
+        microbatches: dict[str, list[bytes | memoryview]] = {device_id: [] for device_id in self._streams.device_ids}
         for index, items in enumerate(wanted_step.microbatches):
             # Copies take turns, and the first begins again in each round of a step that has more than were planned.
             copy = index % self.microbatches % len(self._input_devices)
-            step = requests[self._input_devices[copy]].step
-            fill(step.microbatches.add(sequence=index + 1).values, items)
-        return requests
+            own = microbatches[self._input_devices[copy]]
+            own += enclosed(_MICROBATCHES, microbatch_buffers(index + 1, items))
+        step = self._step_message(wanted_step).SerializeToString()
+        return {device_id: b"".join(enclosed(_STEP, [step, *own])) for device_id, own in microbatches.items()}
+
+    def _step_message(self, wanted_step: _AskedStep) -> stage_daemon_pb2.TrainingStep:
+        """Without its microbatches."""
+        return stage_daemon_pb2.TrainingStep(
+            number=wanted_step.number,
+            weights=wanted_step.weights,
+            learning_rates=wanted_step.learning_rates,
+            loss_scale=wanted_step.loss_scale,
+            clip_norm=self._clip_norm,
+            first_microbatch=wanted_step.first_microbatch,
+            is_partial=wanted_step.is_partial,
+        )
 
     def _adapt_scale(self, applied: bool) -> None:
         if self._scaling is None:
@@ -648,7 +654,7 @@ class Trainer:
         elif self._num_grown == self._scaling.growth_steps:
             self._scale, self._num_grown = self._scale * self._scaling.growth, 0
 
-    def _for_all(self, request: stage_daemon_pb2.TrainRequest) -> dict[str, stage_daemon_pb2.TrainRequest]:
+    def _for_all(self, request: stage_daemon_pb2.TrainRequest) -> dict[str, Request]:
         return dict.fromkeys(self._streams.device_ids, request)
 
     def _ask_all(self, request: stage_daemon_pb2.TrainRequest) -> dict[str, list[stage_daemon_pb2.TrainResponse]]:

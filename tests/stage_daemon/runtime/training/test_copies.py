@@ -12,8 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from planner.client.training.streams import serialized
 from planner.errors import StepNotApplied
 from planner.partition.objective import Activations, PipelineSchedule
+from protos.v1 import stage_daemon_pb2
 from stage_daemon.runtime.training.records import OptimizerSettings, ParameterGroup
 from tests.stage_daemon.runtime.training.devices import Cluster, train_on_threads
 from tests.stage_daemon.runtime.training.modules import WIDTH, Layers, Normed, Skips, Tied, rows, tokens
@@ -224,10 +226,11 @@ def test_inputs_of_a_microbatch_that_lacks_are_told(monkeypatch: pytest.MonkeyPa
     ask = streams.ask
 
     def without_the_last(requests: Any) -> Any:
-        for request in requests.values():
+        asked = {key: stage_daemon_pb2.TrainRequest.FromString(serialized(one)) for key, one in requests.items()}
+        for request in asked.values():
             if request.step.microbatches:
                 del request.step.microbatches[-1]
-        return ask(requests)
+        return ask(asked)
 
     monkeypatch.setattr(streams, "ask", without_the_last)
     with pytest.raises(StepNotApplied, match=r"brings 0 here, needs 0, 2|brings 1 here, needs 1, 3"):

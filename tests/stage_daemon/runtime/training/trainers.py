@@ -17,6 +17,7 @@ from planner.client.records import Deployment, DeploymentState, StagePlacement
 from planner.client.status import error_from_failure
 from planner.client.tensors import RawTensor, to_raw
 from planner.client.training import Optimizer, Trainer, optimizer_from_text, trainer
+from planner.client.training.streams import Request, serialized
 from planner.errors import NotFound, StepNotApplied, Unavailable
 from planner.graph.checkpoint import Checkpoint, CheckpointRecord, check_sound
 from planner.graph.ir import Dtype
@@ -93,15 +94,13 @@ class ThreadStreams:
     def device_ids(self) -> tuple[str, ...]:
         return tuple(self.devices)
 
-    def ask(self, requests: Mapping[str, stage_daemon_pb2.TrainRequest]) -> dict[str, list[_Response]]:
+    def ask(self, requests: Mapping[str, Request]) -> dict[str, list[_Response]]:
         self.num_asked += 1
         if self.lost_at is not None and self.num_asked >= self.lost_at:
             raise Unavailable("no daemon answers")
         self._answers = {device_id: [] for device_id in requests}
         threads = [
-            threading.Thread(
-                target=self.devices[device_id].do, args=read_request(request.SerializeToString()), daemon=True
-            )
+            threading.Thread(target=self.devices[device_id].do, args=read_request(serialized(request)), daemon=True)
             for device_id, request in requests.items()
         ]
         for thread in threads:
