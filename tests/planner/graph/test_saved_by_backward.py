@@ -19,11 +19,11 @@ NAMESAKES = ("masked.", "sparse.")
 FEW_BYTES = 64
 
 
-def tensors_in(found: Any) -> Iterator[torch.Tensor]:
-    if isinstance(found, torch.Tensor):
-        yield found
-    elif isinstance(found, (list, tuple)):
-        for one in found:
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
             yield from tensors_in(one)
 
 
