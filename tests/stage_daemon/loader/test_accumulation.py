@@ -128,10 +128,10 @@ def test_its_bits_are_autograds(name: str) -> None:
     dtype = next(module.parameters()).dtype
     batches = [torch.randn(dims, dtype=dtype) for _ in range(NUM_MICROBATCHES)]
     program = rebuilt(copy.deepcopy(module).train(), batches[0])
-    expected, found = gradients(program, batches), gradients(program.accumulating(), batches)
-    assert found.keys() == expected.keys() >= {"input 0"}
+    expected, accumulated = gradients(program, batches), gradients(program.accumulating(), batches)
+    assert accumulated.keys() == expected.keys() >= {"input 0"}
     for key, gradient in expected.items():
-        assert torch.equal(found[key], gradient), key
+        assert torch.equal(accumulated[key], gradient), key
 
 
 class Operators(TorchDispatchMode):
