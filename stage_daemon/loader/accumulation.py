@@ -34,14 +34,14 @@ def accumulating_program(program: fx.GraphModule) -> fx.GraphModule:
     copied.output(copied.graph_copy(program.graph, {}))
     readers = _readers(program, copied)
     for node in copied.nodes:
-        if node.target is _LINEAR and not node.kwargs and _is_worth_it(program, node.args[1], readers):
+        if node.target is _LINEAR and not node.kwargs and _is_worth_it(program, node, readers):
             node.target = linear
     return fx.GraphModule(program, copied, "AccumulatingProgram")
 
 
 def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """As aten.linear, forward and backward. No other node of the program may read the weight."""
-    if not _may_add_in_place(inputs, weight):
+    if not _may_add_in_place(inputs, weight, bias):
         plain: torch.Tensor = _LINEAR(inputs, weight, bias)
         return plain
     outputs: torch.Tensor = _Linear.apply(inputs, weight, bias)  # type: ignore[no-untyped-call]
@@ -57,13 +57,16 @@ def _readers(program: fx.GraphModule, graph: fx.Graph) -> Counter[int]:
     return readers
 
 
-def _is_worth_it(program: fx.GraphModule, node: Any, readers: Counter[int]) -> bool:
-    if not isinstance(node, fx.Node) or node.op != "get_attr":
+def _is_worth_it(program: fx.GraphModule, layer: fx.Node, readers: Counter[int]) -> bool:
+    node = layer.args[1]
+    if not isinstance(node, fx.Node) or node.op != "get_attr" or layer.args.count(node) > 1:
         return False
     weight = getattr(program, str(node.target))
     return (
         isinstance(weight, nn.Parameter)
         and weight.requires_grad
+        # A gradient of complex numbers is a product with their conjugates.
+        and weight.is_floating_point()
         and weight.device.type == "cpu"
         and weight.is_contiguous()
         and LEAST_BYTES <= weight.nbytes <= MOST_BYTES
@@ -72,11 +75,13 @@ def _is_worth_it(program: fx.GraphModule, node: Any, readers: Counter[int]) -> b
     )
 
 
-def _may_add_in_place(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
+def _may_add_in_place(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
     return (
         torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
         and inputs.dtype == weight.dtype
+        # Any that can be expanded to the outputs is allowed.
+        and (bias is None or bias.shape == weight.shape[:1])
         and inputs.dim() >= 2
         and inputs.numel() > 0
         and inputs.is_contiguous()

@@ -73,6 +73,37 @@ class Transposed(nn.Module):
         return self.second(functional.relu(self.first(x).transpose(0, 1))).sum() / 7
 
 
+class OfComplex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(24, 40, dtype=torch.complex64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).abs().square().mean()
+
+
+class Added(nn.Module):
+    """Whose bias is of other dimensions than a layer's."""
+
+    def __init__(self, *dims: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(40, 24)), nn.Parameter(torch.randn(dims))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, self.weight, self.bias).square().mean()
+
+
+class OfItself(nn.Module):
+    """One node that reads the weight twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(24, 24))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ functional.linear(self.weight, self.weight)).square().mean()
+
+
 CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "rows": (Layers(), (16, 24)),
     "one row": (Layers(), (1, 24)),
@@ -86,6 +117,10 @@ CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "too many rows to add at once": (Layers(), (3000, 24)),
     "double": (Layers().double(), (16, 24)),
     "half": (Layers().bfloat16(), (16, 24)),
+    "complex": (OfComplex(), (16, 24)),
+    "one bias for all outputs": (Added(), (16, 24)),
+    "a bias for each row": (Added(16, 40), (16, 24)),
+    "of itself": (OfItself(), (16, 24)),
 }
 
 
