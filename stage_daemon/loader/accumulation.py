@@ -18,7 +18,7 @@ from torch import fx, nn
 # Of a weight. Smaller ones stay in a cache between the product and the sum, and calling Python costs as much as is won
 # (64 rows: 90 of 446 µs are won at 1 MiB, 20 of 224 at half of that).
 LEAST_BYTES = 1 << 20
-# A trial takes the memory of two more gradients.
+# A trial takes the memory of two more gradients, and of rows of inputs and outputs, together of at most this size.
 MOST_BYTES = 1 << 26
 # Of shapes; microbatches of ever new lengths would be trials without end.
 _MOST_TRIALS = 64
@@ -119,6 +119,8 @@ def _add(weight: torch.Tensor, rows: torch.Tensor, inputs: torch.Tensor) -> torc
 
 def _adds_in_place(dtype: torch.dtype, num_rows: int, num_outputs: int, num_inputs: int) -> bool:
     """Whether a product that adds to a sum gives the bits of the product and a sum after it."""
+    if num_rows * (num_outputs + num_inputs) * dtype.itemsize > MOST_BYTES:
+        return False
     shape = (dtype, num_rows, num_outputs, num_inputs, torch.get_num_threads())
     if shape not in _trials and len(_trials) < _MOST_TRIALS:
         _trials[shape] = _try(dtype, num_rows, num_outputs, num_inputs)

@@ -225,6 +225,16 @@ def test_a_trial_is_made_once_for_a_shape_and_not_for_ever_more_of_them(monkeypa
     assert len(tried) == len(set(tried)) < 100
 
 
+def test_rows_that_take_more_memory_than_the_largest_weight_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    monkeypatch.setattr(accumulation, "_try", lambda _, num_rows, *__: tried.append(num_rows))
+    monkeypatch.setattr(accumulation, "MOST_BYTES", 64 * (24 + 40) * 4)
+    layer = nn.Linear(24, 40)
+    for num_rows in (64, 65):
+        accumulation.linear(torch.randn(num_rows, 24), layer.weight, layer.bias)
+    assert tried == [64]
+
+
 def test_states_that_no_node_reads_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     module = Layers()
     module.register_parameter("unread", nn.Parameter(torch.ones(3)))
