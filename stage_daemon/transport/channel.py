@@ -7,9 +7,9 @@ Contract, for every implementation:
 
 - Parcels arrive in the order sent, each exactly once, with the values bitwise and with the strides that they had (see
   `layout` for what is made dense). Nothing is merged, dropped or made up.
-- At most `microbatches_in_flight` parcels are sent and not yet received, or as many small ones as a few pages of memory
-  hold: `send` blocks beyond that for as long as it takes, since a slow receiver is no failure. A peer that gives no
-  sign of life for `deadline_seconds` is.
+- At most `microbatches_in_flight` parcels are sent and not yet received, and beside them as many small ones as a few
+  pages of memory hold: `send` blocks beyond that for as long as it takes, since a slow receiver is no failure. A peer
+  that gives no sign of life for `deadline_seconds` is.
 - Once an end has failed, every call on it raises that failure, which names the edge, the peer and the action; calls
   that were waiting are woken. There is no way back: the worker is replaced.
 - After END nothing can be sent, and `receive` raises Conflict.

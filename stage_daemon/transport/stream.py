@@ -52,7 +52,7 @@ _SPARE_SLOTS = 2
 SMALL_BYTES = 1 << 16
 _MOST_SMALL = 16
 # So many receipts of small microbatches go together, while the next one has come already.
-_MOST_RECEIPTS = 4
+MOST_RECEIPTS = 4
 _RECEIPT = b"r"
 _DESCRIPTOR = struct.Struct("i")
 _DESCRIPTOR_SPACE = socket.CMSG_SPACE(_DESCRIPTOR.size)
@@ -84,7 +84,8 @@ class StreamSender:
         self._connection = link.connection
         self._lifeline = lifeline
         self._in_flight = microbatches_in_flight
-        self._num_unreceived = 0
+        # For each that was sent and has no receipt yet, how many receipts may be given together once it was taken.
+        self._under_way: deque[int] = deque()
         self._ended = False
         self._ring: Ring | None = None
         self._copies = copies
@@ -99,9 +100,9 @@ class StreamSender:
             raise Conflict(f"{self.edge}: nothing can be sent after the end")
         outline, payloads = self._packer.pack(parcel.items) if parcel.kind is ParcelKind.DATA else (None, [])
         limit = self._in_flight if outline is None else _most_under_way(self._link, self._in_flight, outline.slot_bytes)
-        while self._num_unreceived >= limit:
+        while len(self._under_way) >= limit and len(self._under_way) >= self._in_flight + self._most_held_back():
             self._read_receipts()
-        self._num_unreceived += 1
+        self._under_way.append(_most_together(self._link, limit, self._in_flight))
         if parcel.kind is ParcelKind.END:
             self._ended = self._lifeline.is_ending = True
         try:
@@ -115,7 +116,7 @@ class StreamSender:
     def wait(self, timeout_seconds: float | None = None) -> None:
         self._lifeline.raise_if_down()
         limit = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        while self._num_unreceived:
+        while self._under_way:
             if limit is not None and not _readable(self._connection, limit - time.monotonic()):
                 self._lifeline.raise_if_down()
                 raise self._lifeline.end.timed_out("waiting for all to be received", timeout_seconds or 0.0)
@@ -124,6 +125,14 @@ class StreamSender:
 
     def close(self) -> None:
         self._lifeline.close()
+
+    def _most_held_back(self) -> int:
+        """Taken, perhaps, by a receiver that gives their receipts with the next one's. It may wait for something else
+        first, which only comes after as many as plans count are under way beside them."""
+        for num_taken, most_together in enumerate(self._under_way, 1):
+            if num_taken >= most_together:
+                return num_taken - 1
+        return len(self._under_way)
 
     def _put(self, parcel: Parcel, outline: Outline | None, payloads: list[torch.Tensor]) -> None:
         if outline is None:
@@ -196,20 +205,22 @@ class StreamSender:
             drop_sent(buffers, self._connection.sendmsg(buffers[:MAX_BUFFERS]))
 
     def _read_receipts(self) -> None:
+        num_under_way = len(self._under_way)
         try:
-            receipts = self._connection.recv(self._num_unreceived + 1)
+            receipts = self._connection.recv(num_under_way + 1)
         except OSError as error:
             self._lifeline.raise_lost("waiting for a receipt", error)
         if not receipts:
             self._lifeline.raise_lost("waiting for a receipt", "it closed the connection")
-        if receipts.strip(_RECEIPT) or len(receipts) > self._num_unreceived:
+        if receipts.strip(_RECEIPT) or len(receipts) > num_under_way:
             self._lifeline.raise_failed(
                 self._lifeline.end.mismatch(
                     "reading a receipt",
-                    f"{receipts!r} for {self._num_unreceived} microbatches under way, needs {_RECEIPT!r} for each",
+                    f"{receipts!r} for {num_under_way} microbatches under way, needs {_RECEIPT!r} for each",
                 )
             )
-        self._num_unreceived -= len(receipts)
+        for _ in receipts:
+            self._under_way.popleft()
 
 
 class StreamReceiver:
@@ -284,7 +295,7 @@ class StreamReceiver:
 
     def _has_header(self) -> bool:
         """The next `receive` does not wait for the sender, who may wait for a receipt."""
-        return self._end - self._begin >= self._format.num_bytes
+        return self._ahead is None and self._end - self._begin >= self._format.num_bytes
 
     def close(self) -> None:
         self._lifeline.close()
@@ -366,11 +377,13 @@ class StreamReceiver:
 
     def _read_items(self, header: Header) -> tuple[Item, ...]:
         if header.kind is not ParcelKind.DATA:
+            self._most_together = 1
             return ()
         contents = header.contents
         if header.payload_bytes != contents.payload_bytes:
             raise BadHeader(f"a payload of {header.payload_bytes} bytes, needs {contents.payload_bytes}")
-        self._most_together = self._most_receipts(contents.slot_bytes)
+        most_under_way = _most_under_way(self._link, self._in_flight, contents.slot_bytes)
+        self._most_together = _most_together(self._link, most_under_way, self._in_flight)
         layouts = contents.layouts
         if header.place == PLACE_PIPE:
             arrived = self._read_from_pipe(layouts)
@@ -383,11 +396,6 @@ class StreamReceiver:
             return tensors
         rest = iter(tensors)
         return tuple([self._item(content, rest) for content in contents])
-
-    def _most_receipts(self, slot_bytes: int) -> int:
-        """The sender can always have as many under way as plans count, though this end waits for something else."""
-        beyond = _most_under_way(self._link, self._in_flight, slot_bytes) - self._in_flight
-        return max(1, min(_MOST_RECEIPTS, beyond))
 
     def _item(self, content: Content, tensors: Iterator[torch.Tensor]) -> Item:
         if not isinstance(content, TensorLayout):
@@ -447,6 +455,11 @@ def _most_under_way(link: Link, in_flight: int, slot_bytes: int) -> int:
     if link.pipe is not None:
         return in_flight
     return max(in_flight, min(_MOST_SMALL, SMALL_BYTES // max(1, slot_bytes)))
+
+
+def _most_together(link: Link, most_under_way: int, in_flight: int) -> int:
+    """Receipts for microbatches of which so many may be under way."""
+    return max(1, min(MOST_RECEIPTS, most_under_way - in_flight)) if link.shares_memory else 1
 
 
 def _flat(tensor: torch.Tensor, num_bytes: int) -> torch.Tensor:

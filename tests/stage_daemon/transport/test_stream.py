@@ -19,10 +19,10 @@ from stage_daemon.transport.edge import Edge, End
 from stage_daemon.transport.header import PLACE_BEHIND_HEADER, PLACE_PIPE, Contents, Header, HeaderFormat
 from stage_daemon.transport.layout import TensorLayout
 from stage_daemon.transport.lifeline import Lifeline
-from stage_daemon.transport.parcel import Parcel, ParcelKind
+from stage_daemon.transport.parcel import MicrobatchFailure, Parcel, ParcelKind
 from stage_daemon.transport.pipe import PeerGone, Pipe
 from stage_daemon.transport.pulse import Pulse
-from stage_daemon.transport.stream import SMALL_BYTES, Link, StreamReceiver, StreamSender
+from stage_daemon.transport.stream import MOST_RECEIPTS, SMALL_BYTES, Link, StreamReceiver, StreamSender
 from stage_daemon.transport.streams import Copies
 from tests.stage_daemon.transport.edges import IN_FLIGHT, Failures, edge_of, tensor
 from tests.stage_daemon.transport.made_up_device import MadeUpStreams
@@ -32,6 +32,7 @@ from tests.waiting import WAIT_SECONDS, wait_for
 CPU = torch.device("cpu")
 EDGE = edge_of(tensor(1, "hidden", torch.float32, "b", "s"))
 ENDING = Parcel(kind=ParcelKind.END)
+FAILURE = MicrobatchFailure(reason="STAGE_FAILED", message="out of range")
 
 
 class FakePipe:
@@ -137,14 +138,16 @@ def test_small_payloads_may_be_more_under_way_but_no_more_bytes(shares_memory: b
             while True:
                 send(small)
 
-    for _ in range(IN_FLIGHT + 1):
+    # The first of them may have been taken without a receipt.
+    num_small = IN_FLIGHT + (MOST_RECEIPTS - 1 if shares_memory else 0)
+    for _ in range(num_small):
         send(small)
     # A large one waits until as few are under way as plans count.
     thread = threading.Thread(target=send, args=(large,), daemon=True)
     thread.start()
     thread.join(0.3)
     assert thread.is_alive()
-    for expected in [small] * (IN_FLIGHT + 1) + [large]:
+    for expected in [small] * num_small + [large]:
         assert torch.equal(ends.receiver.receive()[0].items[0], expected)
     thread.join(WAIT_SECONDS)
     most = num_sent + SMALL_BYTES // small.nbytes
@@ -189,6 +192,28 @@ def test_as_many_as_plans_count_can_be_under_way_whatever_the_receiver_waits_for
     for microbatch in range(1, IN_FLIGHT + 1):
         ends.receiver.receive()
         assert receipts(ends) == microbatch
+
+
+@pytest.mark.parametrize(
+    "parcel",
+    [data(4, torch.randn(200, 200)), Parcel(kind=ParcelKind.ERROR, microbatch=4, failure=FAILURE)],
+    ids=["large", "failed"],
+)
+def test_receipts_that_are_held_back_hold_up_nothing_that_plans_count(ends: Ends, parcel: Parcel) -> None:
+    assert IN_FLIGHT == 2
+    for microbatch in range(1, 4):
+        ends.sender.send(data(microbatch, torch.randn(32, 32)))
+    for _ in range(2):
+        ends.receiver.receive()
+    assert receipts(ends) == 0
+    # One is on its way, and the receiver waits for something else.
+    sending = threading.Thread(target=ends.sender.send, args=(parcel,), daemon=True)
+    sending.start()
+    sending.join(WAIT_SECONDS)
+    assert not sending.is_alive()
+    for _ in range(2):
+        ends.receiver.receive()
+    ends.sender.wait(WAIT_SECONDS)
 
 
 def test_memory_that_is_announced_between_others_is_that_of_those_behind_it(ends: Ends) -> None:
