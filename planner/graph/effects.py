@@ -57,8 +57,10 @@ def _sources(graph: Graph, node: Node) -> tuple[int, ...]:
     if facts.lone_operand:
         operands = _all_values(node)
         return operands if len(operands) == 1 else ()
-    positions = (*node.operator.aliased_arguments, *facts.returned_positions)
-    if _is_in_place(node) or (facts.dropout and _drops_nothing(node)):
+    # An exported dropout says of both of its cases that it may return its input.
+    declared = () if facts.dropout else node.operator.aliased_arguments
+    positions = (*declared, *facts.returned_positions)
+    if _is_in_place(node) or (facts.dropout and drops_nothing(node)):
         positions = (*positions, 0)
     return _values_at(node, tuple(dict.fromkeys(positions)))
 
@@ -68,7 +70,7 @@ def _is_in_place(node: Node) -> bool:
     return node.operator.kind is OperatorKind.ATEN and name.endswith("_") and not name.endswith("__")
 
 
-def _drops_nothing(node: Node) -> bool:
+def drops_nothing(node: Node) -> bool:
     """Of a dropout, which takes (input, p, train)."""
     return _argument(node, 2) is not True or _argument(node, 1) == 0
 

@@ -33,6 +33,7 @@ class OperatorFacts:
     statistics: bool = False
     converts: bool = False
     saves: str = ""
+    keeps: str = ""
 
     @property
     def saves_inputs(self) -> bool:

@@ -59,6 +59,7 @@ def _check_lengths(problem: PartitionProblem) -> None:
         ("node_has_gradient", nodes),
         ("node_spares_inputs", nodes),
         ("node_spares_outputs", nodes),
+        ("node_kept_bytes", nodes),
         ("node_recomputable", nodes),
         ("value_source", values),
         ("value_gradient_bytes", values),

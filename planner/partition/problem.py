@@ -35,6 +35,7 @@ _BY_NODE = (
     "node_has_gradient",
     "node_spares_inputs",
     "node_spares_outputs",
+    "node_kept_bytes",
     "node_backward_ratio",
     "node_weight_share",
     "node_recomputable",
@@ -89,11 +90,11 @@ class PartitionProblem:
     may run a node, or FREE.
 
     In training, `node_has_gradient` [n] says where a backward pass goes, `node_spares_inputs` and `node_spares_outputs`
-    [n] where that needs nothing of what the node reads, or makes, `value_gradient_bytes` [v] what comes back for each
-    value, `node_backward_ratio` [d, n] the time of a node's backward pass over its forward pass's (nan: that of the
-    training), `node_weight_share` [d, n] what weights take of it where it is in two (nan: half),
-    `state_gradient_bytes` and `state_optimizer_bytes` [s] what a trained state holds besides itself, and
-    `device_memory_rate` [d] at how many bytes per second a device updates it.
+    [n] where that needs nothing of what the node reads, or makes, `node_kept_bytes` [n] what it keeps besides, made
+    within, `value_gradient_bytes` [v] what comes back for each value, `node_backward_ratio` [d, n] the time of a node's
+    backward pass over its forward pass's (nan: that of the training), `node_weight_share` [d, n] what weights take of
+    it where it is in two (nan: half), `state_gradient_bytes` and `state_optimizer_bytes` [s] what a trained state holds
+    besides itself, and `device_memory_rate` [d] at how many bytes per second a device updates it.
     Arrays that are left out say: no gradient, nothing fixed, nothing recomputable, deliveries and updates cost nothing.
 
     `node_recomputable` [n]: reads no parameter and gives the same wherever it runs, so that a later stage may run it
@@ -133,6 +134,7 @@ class PartitionProblem:
     node_has_gradient: Booleans = field(default_factory=_no_flags)
     node_spares_inputs: Booleans = field(default_factory=_no_flags)
     node_spares_outputs: Booleans = field(default_factory=_no_flags)
+    node_kept_bytes: Integers = field(default_factory=_nothing)
     node_backward_ratio: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     node_weight_share: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     value_gradient_bytes: Integers = field(default_factory=_nothing)
@@ -199,6 +201,7 @@ class PartitionProblem:
             "node_has_gradient": (self.num_nodes, False),
             "node_spares_inputs": (self.num_nodes, False),
             "node_spares_outputs": (self.num_nodes, False),
+            "node_kept_bytes": (self.num_nodes, 0),
             "node_recomputable": (self.num_nodes, False),
             "value_source": (self.num_values, NO_SOURCE),
             "value_gradient_bytes": (self.num_values, 0),

@@ -103,6 +103,7 @@ def _saved(
     )
     pairs = np.unique(problem.read_value[reads] * flow.num_stages + stages[reads])
     own_bytes = _summed(stage_of_node[problem.root_producer[own]], problem.root_saved_bytes[own], flow.num_stages)
+    own_bytes += _summed(stage_of_node, problem.node_kept_bytes, flow.num_stages)
     given_bytes = problem.value_bytes[pairs // flow.num_stages]
     return own_bytes, _summed(pairs % flow.num_stages, given_bytes, flow.num_stages)
 

@@ -119,7 +119,7 @@ class Segments:
         received = self._saved_reads.sums(self._bytes, start, width, problem.value_producer)
         leaving = _sums(self._gradient_bytes, own_values, problem.value_producer, self._last, start, width)
         awaited, returned = self._crossing(self._gradient_bytes, start, width, entering, leaving)
-        made_bytes = np.cumsum(root_bytes)
+        made_bytes = np.cumsum(root_bytes + problem.node_kept_bytes[start : start + width])
         once = problem.recomputes_activations
         return {
             "trained_bytes": self._uses.sums(self._trained_bytes, start, width),

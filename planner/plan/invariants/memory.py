@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from planner.graph.alias import storage_roots
-from planner.graph.ir import Graph, values_in
+from planner.graph.ir import Graph, Node, values_in
+from planner.graph.kept_within import bytes_kept_within
 from planner.graph.operators import OperatorFacts, facts_of
 from planner.partition.training.pipeline_order import Pass
 from planner.plan.invariants.broken import broken
@@ -73,6 +74,7 @@ class _Recount:
         self._windows = _windows(plan)
         self._num_stages = len(plan.stages)
         self._in_flight = plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT
+        self._kept_within = {node: self._bytes_within(graph.nodes[node]) for node in gradients.nodes}
         self._saved_roots = {
             self._roots[value]
             for node in gradients.nodes
@@ -94,6 +96,10 @@ class _Recount:
             optimizer_bytes=sum(self._optimizer_bytes(token) for token in tokens & self._gradients.trained_tokens),
             saved_bytes=self._kept[stage.index] * (own_bytes + entering_bytes - again),
         )
+
+    def _bytes_within(self, node: Node) -> int:
+        result = node.outputs[0]
+        return bytes_kept_within(node, self._sizes[result], self._element_bytes[result]) if result else 0
 
     def _between_copies(self, stage: Stage, entering: Sequence[int]) -> int:
         """Inputs, and outputs, on their way between the copy that clients reach and the others."""
@@ -117,6 +123,7 @@ class _Recount:
             effect = self._history.effects[index]
             new_values = [v for v in effect.outputs if self._roots[v] == v and v not in owned]
             saved += sum(self._sizes[value] for value in new_values if value in self._saved_roots)
+            saved += self._kept_within.get(index, 0)
             if stage.recomputes_activations or index in self._gradients.nodes:
                 values_read.update(effect.reads)
         return saved, sum(self._sizes[value] for value in values_read.intersection(entering))

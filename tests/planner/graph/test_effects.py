@@ -99,6 +99,19 @@ def test_only_what_has_storage_shares_it() -> None:
     assert found_in(writer) == ([(result, 3)], ())
 
 
+@pytest.mark.parametrize(
+    ("probability", "train", "shares_input"), [(0.5, True, False), (0.0, True, True), (0.5, False, True)]
+)
+def test_a_dropout_shares_only_where_it_drops_nothing_whatever_its_graph_says(
+    probability: float, train: bool, shares_input: bool
+) -> None:
+    writer = GraphWriter()
+    batch, result = writer.input(), writer.tensor()
+    operator = Operator(kind=OperatorKind.ATEN, name="aten::dropout", overload="default", aliased_arguments=(0,))
+    writer.call(operator, ValueReference(batch), probability, train, outputs=[result])
+    assert found_in(writer)[0] == ([(result, batch)] if shares_input else [])
+
+
 @pytest.mark.parametrize("name", ["aten::to", "aten::type_as"])
 def test_a_conversion_shares_only_where_the_dtype_stays(name: str) -> None:
     writer = GraphWriter()

@@ -50,6 +50,7 @@ def test_values_are_those_that_are_read() -> None:
     assert {one.copies for one in facts} == {"", "strided", "restrided"}
     assert {one.returned_positions for one in facts} == {(), (0,), (1,)}
     assert {one.saves for one in facts} == {"", "nothing", "inputs", "outputs"}
+    assert {one.keeps for one in facts} == {"", "noise", "indices"}
 
 
 def test_an_operator_has_the_facts_of_its_row() -> None:

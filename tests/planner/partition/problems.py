@@ -30,12 +30,16 @@ def problem(
     fixed: dict[int, int] | None = None,
     training: Training | None = None,
     frozen: tuple[int, ...] = (),
+    spares_inputs: tuple[int, ...] = (),
+    spares_outputs: tuple[int, ...] = (),
+    kept_bytes: dict[int, int] | None = None,
 ) -> PartitionProblem:
     """Values 0 to num_inputs - 1 are inputs; node k makes value num_inputs + k. `reads[k]`: values that node k reads.
 
     `views`: value to the value whose storage it shows. `states`: (bytes, the nodes that use it). `fixed`: node to
     device. In training every state is trained, and every node but the `frozen` has a gradient; an optimizer byte counts
-    as one per byte of state.
+    as one per byte of state. `spares_inputs`, `spares_outputs`: nodes whose backward pass does without what they read,
+    or make. `kept_bytes`: of a node, what it keeps besides.
     """
     n, devices = len(reads), len(compute_seconds)
     num_values = num_inputs + n
@@ -90,6 +94,9 @@ def problem(
         fixed_device=np.array([(fixed or {}).get(node, FREE) for node in range(n)], dtype=np.int64),
         training=training,
         node_has_gradient=differentiated,
+        node_spares_inputs=np.array([node in spares_inputs for node in range(n)], dtype=np.bool_),
+        node_spares_outputs=np.array([node in spares_outputs for node in range(n)], dtype=np.bool_),
+        node_kept_bytes=np.array([(kept_bytes or {}).get(node, 0) for node in range(n)], dtype=np.int64),
         value_gradient_bytes=np.where(with_gradient, np.array(value_bytes, dtype=np.int64), 0),
         state_gradient_bytes=state_sizes * trained,
         state_optimizer_bytes=state_sizes * trained,
@@ -170,10 +177,14 @@ def problems(
         for node in draw(st.sets(st.integers(0, n - 1), max_size=2)) - fixed.keys():
             table[draw(st.integers(0, devices - 1))][node] = np.inf if devices > 1 else seconds[node]
     trained = draw(training)
+    some_nodes = st.sets(st.integers(0, n - 1), max_size=n) if trained else st.just(set())
     return problem(
         fixed=fixed,
         training=trained,
         frozen=tuple(draw(st.sets(st.integers(0, n - 1), max_size=2))) if trained else (),
+        spares_inputs=tuple(draw(some_nodes)),
+        spares_outputs=tuple(draw(some_nodes)),
+        kept_bytes={node: draw(sizes) for node in sorted(draw(some_nodes))},
         compute_seconds=table,
         reads=reads,
         value_bytes=[draw(sizes) for _ in range(num_inputs + n)],

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from planner.errors import Infeasible
@@ -84,6 +84,8 @@ def test_of_so_many_stages(seed: int) -> None:
     num_stages=st.integers(1, 3),
 )
 def test_of_any_program_it_bounds_and_what_it_places_fits(problem: PartitionProblem, num_stages: int) -> None:
+    # The best order makes do with less memory than stages are sought for: what they need bounds no plan of it.
+    assume(problem.training is None or problem.training.schedule is not PipelineSchedule.BEST)
     expected = least(problem, Objective.THROUGHPUT, all_contiguous(problem, num_stages))
     walks = over_many_devices(problem, allowed_positions(problem), num_stages=num_stages)
     assert walks is not None
