@@ -24,11 +24,12 @@ def recorded(kernel):
     return call
 
 compiled.compiled = recorded
-import planner.partition
+import planner.cost_graphs, planner.partition
 from planner.compile_kernels import SEARCHES
 
-for module in pkgutil.walk_packages(planner.partition.__path__, "planner.partition."):
-    importlib.import_module(module.name)
+for package in (planner.partition, planner.cost_graphs):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
 for search in SEARCHES:
     search()
 reached = [kernel for kernel in compiled.KERNELS if kernel in called]
