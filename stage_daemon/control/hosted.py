@@ -216,9 +216,9 @@ class HostedDeployment:
     async def choosing(self, opened: stage_daemon_pb2.OpenSession) -> AsyncIterator[None]:
         """Within it the session's results hold what it chose. Raises InvalidRequest for an output that is not there."""
         assert self._worker is not None
-        if opened.outputs:
-            await self._worker.choose(opened)
         try:
+            if opened.outputs:
+                await self._worker.choose(opened)
             yield
         finally:
             if opened.outputs:

@@ -115,6 +115,27 @@ async def test_who_saves_hears_no_answer_to_one_that_left_while_its_snapshot_was
     assert [file.size_bytes for file in (await second).files] == [2]
 
 
+async def test_what_a_client_chose_that_left_before_it_was_chosen_is_forgotten(
+    ends: tuple[HostedDeployment, socket.socket],
+) -> None:
+    hosted, worker = ends
+    worker.settimeout(WAIT_SECONDS)
+    opened = stage_daemon_pb2.OpenSession(session_id=7, outputs=[stage_daemon_pb2.ChosenOutput(index=1)])
+
+    async def choose() -> None:
+        async with hosted.choosing(opened):
+            raise AssertionError("the worker has not answered")
+
+    first = asyncio.create_task(choose())
+    asked = await asyncio.to_thread(read_frame, worker)
+    await leave(first)
+    forgotten = await asyncio.to_thread(read_frame, worker)
+    for frame, told in ((asked, opened), (forgotten, stage_daemon_pb2.OpenSession(session_id=7))):
+        assert frame == Frame(kind=FrameKind.CHOOSE, body=told.SerializeToString())
+        await asyncio.to_thread(write_frame, worker, Frame(kind=FrameKind.CHOSEN))
+    await eventually(lambda: not hosted._tasks)
+
+
 async def test_where_a_snapshot_that_nobody_waits_for_is_not_saved_the_next_one_is(
     ends: tuple[HostedDeployment, socket.socket],
 ) -> None:
