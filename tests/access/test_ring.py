@@ -9,7 +9,6 @@ import os
 import sys
 import threading
 from collections import deque
-from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
@@ -18,6 +17,7 @@ from hypothesis import given
 
 from access import ring as ring_module
 from access.ring import MAX_SLOTS, Ring, aligned, create_ring
+from tests.named_memory import named_memory
 from tests.random_examples import random_examples
 
 
@@ -63,11 +63,6 @@ def test_memory_stays_while_a_tensor_uses_it_though_the_ring_is_gone() -> None:
     tensor = torch.frombuffer(reader.lend(0), dtype=torch.float32, count=4)
     del writer, reader
     assert tensor.tolist() == [3.0] * 4
-
-
-def named_memory() -> list[str]:
-    """Of this process; others come and go meanwhile."""
-    return [line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/" in line]
 
 
 def test_no_descriptor_and_no_name_is_left() -> None:

@@ -35,6 +35,7 @@ from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import Ingress, InputFormat
 from stage_daemon.transport.declared import DeclaredValue, Symbol, SymbolReference, ValueKind
 from stage_daemon.worker.door import Door
+from tests.named_memory import named_memory
 from tests.waiting import WAIT_SECONDS, wait_for
 
 ROWS = SymbolReference(1)
@@ -455,7 +456,7 @@ def test_descriptors_that_nothing_announces_are_closed() -> None:
 @pytest.mark.services
 def test_a_client_that_is_killed_leaves_nothing() -> None:
     worker = Worker()
-    before, names = num_descriptors(), os.listdir("/dev/shm")
+    before, names = num_descriptors(), named_memory()
     ready, told = os.pipe()
     child = os.fork()
     if child == 0:
@@ -472,8 +473,10 @@ def test_a_client_that_is_killed_leaves_nothing() -> None:
     os.read(ready, 1)
     first = worker.take()
     worker.door.give(Result(session_id=7, sequence=1, items=first))
+    mapped = named_memory(child)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
+    assert mapped == names
     assert_same(worker.take()[:2], tensors(LARGE)[:2])
     assert_same(first[:2], tensors(LARGE)[:2])
     del first
@@ -481,7 +484,7 @@ def test_a_client_that_is_killed_leaves_nothing() -> None:
     os.close(told)
     assert worker.ingress._gather(WAIT_SECONDS)
     wait_for(lambda: num_descriptors() <= before, "the killed client's memories to be closed")
-    assert os.listdir("/dev/shm") == names
+    assert named_memory() == names
 
 
 def test_a_payload_behind_its_message_comes_by_a_connection_that_shares_memory() -> None:
@@ -499,7 +502,7 @@ def test_a_payload_behind_its_message_comes_by_a_connection_that_shares_memory()
 
 @pytest.mark.services
 def test_results_outlive_a_worker_that_is_killed() -> None:
-    before, names = num_descriptors(), os.listdir("/dev/shm")
+    before, names = num_descriptors(), named_memory()
     sent = tensors(LARGE)
     ready, told = os.pipe()
     child = os.fork()
@@ -513,8 +516,10 @@ def test_results_outlive_a_worker_that_is_killed() -> None:
     inputs, outputs = Passage(door, INPUTS, 7), Passage(door, OUTPUTS, 7)
     send(inputs, 1, sent)
     kept = result(outputs)
+    mapped = named_memory(child)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
+    assert mapped == names
     assert outputs.take(WAIT_SECONDS) is None
     with pytest.raises(OSError, match="pipe"):
         send(inputs, 2, sent)
@@ -528,4 +533,4 @@ def test_results_outlive_a_worker_that_is_killed() -> None:
     assert num_descriptors() <= before + 1
     del kept
     assert num_descriptors() <= before
-    assert os.listdir("/dev/shm") == names
+    assert named_memory() == names
