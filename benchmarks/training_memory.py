@@ -16,20 +16,18 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional
 
 from benchmarks.one_thread_daemons import one_thread_daemons
 from benchmarks.pipeline_peers import SHAPES, two_ranks
 from benchmarks.recomputed_activations import peak_bytes, worker_ids
+from benchmarks.training_peers import MICROBATCHES, NUM_STAGES, RATE, one_f_one_b
 from planner.client import export
 from planner.partition.objective import PipelineSchedule, Training
 from planner.plan.options import CutMode, PlanOptions
 
-WIDTH, LAYERS, ROWS, LENGTH, MICROBATCHES = 256, 4, 8, 128, 8
-NUM_STAGES = 2
+WIDTH, LAYERS, ROWS, LENGTH = 256, 4, 8, 128
 MEMORY_BYTES = 4 << 30
-RATE = 1e-3
 DEFAULT_STEPS = 5
 # Of /proc/PID/clear_refs: the most so far is what there is now.
 FORGET_PEAK = "5"
@@ -63,24 +61,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _one_f_one_b(rank: int, shape: object, waker: object, ring: torch.Tensor) -> Callable[[int], None]:
-    stage = Half()
-    optimizer = torch.optim.SGD(stage.parameters(), lr=RATE)
-    schedule = Schedule1F1B(
-        PipelineStage(stage, rank, NUM_STAGES, torch.device("cpu")), MICROBATCHES, loss_fn=functional.mse_loss
-    )
-    whole, targets = batch()
-
-    def work(num: int) -> None:
-        with torch.enable_grad():
-            for _ in range(num):
-                if rank == 0:
-                    schedule.step(whole)
-                else:
-                    schedule.step(target=targets, losses=[])
-                optimizer.step()
-                optimizer.zero_grad()
-
-    return work
+    return one_f_one_b(rank, Half(), *batch())
 
 
 @contextmanager

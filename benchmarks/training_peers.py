@@ -78,11 +78,14 @@ def one_process() -> Iterator[Window]:
 
 
 def _one_f_one_b(rank: int, shape: Shape, waker: object, ring: torch.Tensor) -> Callable[[int], None]:
-    stage = Stage(shape)
+    return one_f_one_b(rank, Stage(shape), *batch())
+
+
+def one_f_one_b(rank: int, stage: nn.Module, whole: torch.Tensor, targets: torch.Tensor) -> Callable[[int], None]:
+    """So many of torch's steps of this rank's stage, and SGD."""
     optimizer = torch.optim.SGD(stage.parameters(), lr=RATE)
     pipeline_stage = PipelineStage(stage, rank, NUM_STAGES, torch.device("cpu"))
     schedule = Schedule1F1B(pipeline_stage, MICROBATCHES, loss_fn=functional.mse_loss)
-    whole, targets = batch()
 
     def work(num: int) -> None:
         with torch.enable_grad():

@@ -37,7 +37,7 @@ _READ_BYTES = 4096
 # A worker that ends has results on the way for no longer, once its daemon has said that it ends.
 _LAST_RESULTS_SECONDS = 5.0
 
-_SERVICE = "/" + stage_daemon_pb2.DESCRIPTOR.services_by_name["StageDaemonService"].full_name
+SERVICE = "/" + stage_daemon_pb2.DESCRIPTOR.services_by_name["StageDaemonService"].full_name
 
 _Opening = stage_daemon_pb2.ReceiveOutputsResponse | stage_daemon_pb2.SendInputsResponse
 
@@ -72,13 +72,13 @@ class Session:
         # Not by the stub, whose serializer and parser copy what tensors hold.
         self._send_inputs: grpc.StreamStreamMultiCallable[bytes, stage_daemon_pb2.SendInputsResponse] = (
             inputs.stream_stream(
-                f"{_SERVICE}/SendInputs",
+                f"{SERVICE}/SendInputs",
                 response_deserializer=stage_daemon_pb2.SendInputsResponse.FromString,
             )
         )
         self._receive_outputs: grpc.UnaryStreamMultiCallable[stage_daemon_pb2.ReceiveOutputsRequest, bytes] = (
             outputs.unary_stream(
-                f"{_SERVICE}/ReceiveOutputs",
+                f"{SERVICE}/ReceiveOutputs",
                 request_serializer=stage_daemon_pb2.ReceiveOutputsRequest.SerializeToString,
             )
         )

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from access.buffers import drop_sent
 from stage_daemon.worker.frames import HEAD, Frame, FrameKind
 
 # What is read at once: several small frames, or a piece of a large one.
@@ -78,10 +79,7 @@ class FrameConnection:
             num_sent = self._connection.sendmsg(rest)
         except BlockingIOError:
             return rest
-        while rest and num_sent >= len(rest[0]):
-            num_sent -= len(rest.pop(0))
-        if rest:
-            rest[0] = rest[0][num_sent:]
+        drop_sent(rest, num_sent)
         return rest
 
     async def _finish(self, rest: list[memoryview]) -> None:

@@ -12,6 +12,7 @@ import grpc
 from access.tickets import TICKET_KEY
 from planner.client.interruption import interruptible
 from planner.client.messages import failure_from_proto
+from planner.client.session import SERVICE
 from planner.client.status import error_from_failure, error_from_rpc
 from planner.errors import Cancelled, PlannerError, StepNotApplied, Unavailable
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
@@ -19,9 +20,6 @@ from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 _Response = stage_daemon_pb2.TrainResponse
 # A large one is serialized already, so that the bytes of its tensors are copied once.
 Request = stage_daemon_pb2.TrainRequest | bytes
-
-
-_SERVICE = "/" + stage_daemon_pb2.DESCRIPTOR.services_by_name["StageDaemonService"].full_name
 
 
 def serialized(request: Request) -> bytes:
@@ -107,7 +105,7 @@ class _Stream:
         self._stub = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel)
         self._ticket = ticket
         train = channel.stream_stream(
-            f"{_SERVICE}/Train", request_serializer=serialized, response_deserializer=_Response.FromString
+            f"{SERVICE}/Train", request_serializer=serialized, response_deserializer=_Response.FromString
         )
         self._call: Any = train(requests, metadata=self._metadata())
         self._thread = threading.Thread(target=self._pump, name=f"training-{device_id}", daemon=True)
