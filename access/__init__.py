@@ -18,7 +18,7 @@ tensor_fields  messages with tensors, without a copy of the tensors' bytes
 pieces         large messages read and written piece by piece
 large_answers  large answers serialized beside the event loop
 metrics        numbers for Prometheus
-host           which host a process is on
+host           which host a process is on, and which clock it reads
 buffers        several buffers in one sendmsg
 ring           slots of shared memory between two processes of one host
 door           what clients and workers of one host say to each other, and share

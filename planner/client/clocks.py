@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_TIME_NAMESPACE = Path("/proc/self/ns/time")
-
-
-def clock_identity() -> str:
-    """As GetTimelineResponse.clock; empty where it cannot be told."""
-    try:
-        return f"{_BOOT_ID.read_text().strip()}/{os.stat(_TIME_NAMESPACE).st_ino}"
-    except OSError:
-        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

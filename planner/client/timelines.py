@@ -13,8 +13,9 @@ from typing import Any
 import grpc
 
 from access.files import WatchedCredentials
+from access.host import clock_identity
 from access.tickets import TICKET_KEY
-from planner.client.clocks import SAME_CLOCK, Exchange, Offset, clock_identity, offset_of
+from planner.client.clocks import SAME_CLOCK, Exchange, Offset, offset_of
 from planner.client.connection import open_channel
 from planner.client.interruption import one_answer
 from planner.client.records import Deployment, StoredPlan

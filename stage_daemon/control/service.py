@@ -12,11 +12,11 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from access.errors import AccessError
+from access.host import clock_identity
 from access.peers import peer_of
 from access.tickets import TICKET_KEY, check_ticket
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon.control.callers import WORDS_BYTES
-from stage_daemon.control.clock import clock_identity
 from stage_daemon.control.hosted import HostedDeployment
 from stage_daemon.control.microbatches import (
     check_microbatch,

@@ -1,4 +1,4 @@
-"""Which host a process is on."""
+"""Which host a process is on, and which clock it reads."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ import pytest
 
 from access import host
 
-
-def test_one_host_is_one_host() -> None:
-    assert host.host_identity() == host.host_identity() != ""
+IDENTITIES = {"_NETWORK": host.host_identity, "_TIME": host.clock_identity}
 
 
-@pytest.mark.parametrize("fact", ["_BOOT_ID", "_NETWORK"])
-def test_another_boot_or_another_network_is_another_host(
-    fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("namespace", IDENTITIES)
+def test_one_host_is_one_host(namespace: str) -> None:
+    assert IDENTITIES[namespace]() == IDENTITIES[namespace]() != ""
+
+
+@pytest.mark.parametrize("namespace", IDENTITIES)
+@pytest.mark.parametrize("fact", ["_BOOT_ID", "its namespace"])
+def test_another_boot_or_another_namespace_is_another_host(
+    namespace: str, fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = host.host_identity()
+    identity, changed = IDENTITIES[namespace], "_BOOT_ID" if fact == "_BOOT_ID" else namespace
+    ours = identity()
     (tmp_path / "theirs").write_text("another")
-    monkeypatch.setattr(host, fact, tmp_path / "theirs")
-    assert host.host_identity() not in (ours, "")
-    monkeypatch.setattr(host, fact, tmp_path / "nowhere")
-    assert host.host_identity() == ""
+    monkeypatch.setattr(host, changed, tmp_path / "theirs")
+    assert identity() not in (ours, "")
+    monkeypatch.setattr(host, changed, tmp_path / "nowhere")
+    assert identity() == ""

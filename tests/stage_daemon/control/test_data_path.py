@@ -12,12 +12,11 @@ import pytest
 import pytest_asyncio
 import torch
 
-from access.host import host_identity
+from access.host import clock_identity, host_identity
 from protos.v1 import planner_pb2, stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon.control import frame_connection
 from stage_daemon.control import microbatches as microbatches_module
 from stage_daemon.control.callers import WORDS_BYTES
-from stage_daemon.control.clock import clock_identity
 from stage_daemon.control.sessions import Sessions
 from tests.access.channels import NUM_PINGS, PING_SECONDS, asking_channel
 from tests.stage_daemon.control.daemons import (
