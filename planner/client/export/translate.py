@@ -22,6 +22,7 @@ from planner.client.export.passes.flatten_regions import flatten_regions
 from planner.client.export.passes.functionalise import functionalise
 from planner.client.export.passes.grouped_products import grouped_products
 from planner.client.export.passes.integer_histograms import integer_histograms
+from planner.client.export.passes.out_arguments import copy_to_out_arguments
 from planner.client.export.passes.unroll_scans import unroll_scans
 from planner.client.export.passes.unroll_while_loops import unroll_while_loops
 from planner.client.export.passes.view_to_reshape import view_to_reshape
@@ -90,6 +91,7 @@ def canonicalise(module: fx.GraphModule, constants: Mapping[str, torch.Tensor]) 
             grouped_products(part.graph)
             integer_histograms(part.graph)
             view_to_reshape(part.graph)
+            copy_to_out_arguments(part.graph)
             functionalise(part.graph)
             drop_dead(part.graph)
 

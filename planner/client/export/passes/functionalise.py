@@ -7,13 +7,11 @@ nothing, becomes a view that is read from there on.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
-from torch.utils._pytree import tree_map
 
 from planner.client.export.effects import argument_at, draws_random, mutated_positions
+from planner.client.export.passes.fake_results import fake_result
 from planner.client.export.storage import StorageRoots
 from planner.graph.ir import OperatorKind
 from planner.graph.operators import load_vocabulary
@@ -79,17 +77,9 @@ def _is_free(node: fx.Node, roots: StorageRoots, position: dict[fx.Node, int]) -
 
 
 def _gives_the_same(node: fx.Node, twin: torch._ops.OpOverload) -> bool:
-    before = argument_at(node, 0).meta.get("val")
-    if not isinstance(before, torch._subclasses.FakeTensor):
+    written = argument_at(node, 0)
+    before, after = written.meta.get("val"), fake_result(twin, node.args, node.kwargs, like=written)
+    if after is None:
         return False
-    args, kwargs = tree_map(
-        _fake, (tuple(node.args), dict(node.kwargs)), is_leaf=lambda item: isinstance(item, fx.Node)
-    )
-    with before.fake_mode, torch.no_grad():
-        after = twin(*args, **kwargs)
     same_type = after.dtype == before.dtype and after.device == before.device
     return same_type and list(after.shape) == list(before.shape) and list(after.stride()) == list(before.stride())
-
-
-def _fake(item: Any) -> Any:
-    return item.meta["val"] if isinstance(item, fx.Node) else item

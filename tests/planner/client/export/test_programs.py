@@ -222,6 +222,17 @@ def random_numbers_nobody_reads(module: Program, features: torch.Tensor) -> Any:
     return torch.rand_like(features)
 
 
+def results_written_elsewhere(module: Program, features: torch.Tensor) -> Any:
+    """Into a buffer, as spectral norms do while they train, into a tensor of the forward's own, and into its part."""
+    with torch.no_grad():
+        torch.mv(module.linear.weight, torch.ones(4), out=module.count)
+        torch.div(module.count, module.count.norm(), out=module.count)
+        whole = torch.zeros(4, 4)
+        first = torch.cumsum(module.linear.weight, 0, out=whole)
+        row = torch.sum(module.linear.weight, 0, out=whole[2])
+    return module.linear(features) * module.count.clone(), first, row, whole
+
+
 def inputs_and_states_as_results(module: Program, features: torch.Tensor) -> Any:
     return features, module.linear.weight
 
@@ -291,6 +302,7 @@ PROGRAMS = (
     branch_on_a_size,
     normed_weight,
     random_numbers_nobody_reads,
+    results_written_elsewhere,
     inputs_and_states_as_results,
     scanned,
 )
