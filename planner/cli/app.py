@@ -49,6 +49,20 @@ COMMANDS = {
 _EXIT_CODES = "\n\n".join(f"{code}: {meaning}" for code, meaning in exit_codes.MEANINGS.items())
 
 
+# Options of many commands that may stand before the command too: `planner-cli -o json device list`.
+_MOVABLE = ("--server", "--output", "-o")
+
+
+def options_after_command(args: list[str]) -> list[str]:
+    """The same arguments with those of `_MOVABLE` that stand before the command behind all others."""
+    moved: list[str] = []
+    while args and args[0].partition("=")[0] in _MOVABLE:
+        length = 1 if "=" in args[0] else 2
+        moved, args = [*moved, *args[:length]], args[length:]
+    end = args.index("--") if "--" in args else len(args)
+    return [*args[:end], *moved, *args[end:]]
+
+
 class CommandGroup(TyperGroup):
     """Lists the commands by name and help alone, and imports the one that is called."""
 
@@ -56,6 +70,9 @@ class CommandGroup(TyperGroup):
         super().__init__(**settings)
         for name, (_, text) in COMMANDS.items():
             self.add_command(TyperCommand(name, help=text, rich_markup_mode=self.rich_markup_mode))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, options_after_command(args))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command itself. Fails for a name that no command has, naming those that are close."""
@@ -110,5 +127,6 @@ def planner_cli(
 ) -> None:
     """Cut models over unequal accelerators, and run them.
 
-    Results go to stdout (-o table, json or yaml), progress and messages to stderr.
+    Results go to stdout (-o table, json or yaml), progress and messages to stderr. --server and -o may stand before the
+    command or after it.
     """

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from planner.cli.app import COMMANDS, load_command
+from planner.cli.app import COMMANDS, load_command, options_after_command
 
 pytestmark = pytest.mark.services
 
@@ -59,3 +59,27 @@ def test_a_misspelt_command_is_answered_with_those_that_are_close() -> None:
     ended = subprocess.run([sys.executable, "-m", "planner.cli", "solv"], capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "'solve'" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("--server a:1 device list", "device list --server a:1"),
+        ("--server=a:1 -o json device list", "device list --server=a:1 -o json"),
+        ("--output yaml run ID batch.npz -- --odd", "run ID batch.npz --output yaml -- --odd"),
+        ("device list --server a:1", "device list --server a:1"),
+        ("--server", "--server"),
+        ("--version", "--version"),
+        ("", ""),
+    ],
+)
+def test_options_of_many_commands_may_stand_before_the_command(before: str, after: str) -> None:
+    assert options_after_command(before.split()) == after.split()
+
+
+def test_a_server_named_before_the_command_is_the_one_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANNER_RESTART_SECONDS", "0.1")
+    command = [sys.executable, "-m", "planner.cli", "--server", "127.0.0.1:1", "-o", "json", "device", "list"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "127.0.0.1:1" in ended.stderr
+    assert "No such option" not in ended.stderr
