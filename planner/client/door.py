@@ -55,6 +55,10 @@ class SessionMemory:
     inputs: Ring | None = None
     outputs: Ring | None = None
 
+    def is_worth_keeping(self) -> bool:
+        """All of it."""
+        return _worth_keeping(self.inputs) is self.inputs and _worth_keeping(self.outputs) is self.outputs
+
 
 class KeptMemory:
     """Memory of sessions that are over, for later ones with the same workers. Threads may share it."""

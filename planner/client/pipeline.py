@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
@@ -14,6 +15,7 @@ import grpc
 from access.files import WatchedCredentials
 from planner.client.connection import open_channel
 from planner.client.door import KeptMemory
+from planner.client.idle_sessions import IdleSessions
 from planner.client.messages import failure_from_proto
 from planner.client.microbatches import InputEncoder, Item, decode, decode_beside, kind_of_batch
 from planner.client.outputs import ChosenOutput
@@ -52,6 +54,12 @@ class _Route:
     outputs: grpc.Channel
     unreachable: str
     kept: KeptMemory = field(default_factory=KeptMemory)
+    idle: IdleSessions = field(default_factory=IdleSessions)
+
+    def leave(self) -> None:
+        """No session goes to those workers again."""
+        self.idle.close()
+        self.kept.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +91,8 @@ class _Source:
 
 
 class Pipeline:
-    """Made by PlannerClient.pipeline. Threads may share it: each run is a session of its own.
+    """Made by PlannerClient.pipeline. Threads may share it: each run has a session to itself, which a later one may go
+    on with.
 
     A run through a deployment that recovers goes on in the next generation: `find_next` waits for it, and what was not
     answered is sent again, in order. Each microbatch is answered once.
@@ -173,9 +182,9 @@ class Pipeline:
     def close(self) -> None:
         """Ends runs that are under way; the deployment goes on. Idempotent."""
         for route in self._routes:
+            route.leave()
             route.inputs.close()
             route.outputs.close()
-            route.kept.close()
 
     def __enter__(self) -> Pipeline:
         return self
@@ -214,8 +223,7 @@ class Pipeline:
         with self._lock:
             if later.generation > self._routes[-1].generation:
                 self._routes.append(self._open_route(later.generation, later.input_address, later.output_address))
-        # No session goes to those workers again.
-        route.kept.close()
+        route.leave()
         return True
 
     def _open_route(self, generation: int, input_address: str, output_address: str) -> _Route:
@@ -226,18 +234,31 @@ class Pipeline:
             unreachable=f"a daemon of {self.deployment_id} does not answer ({input_address} in, {output_address} out)",
         )
 
-    def _session(self, route: _Route) -> Session:
-        return Session(
+    @contextmanager
+    def _session(self, route: _Route) -> Iterator[Session]:
+        ticket = self._ticket()
+        session = route.idle.take(ticket) or self._open_session(route, ticket)
+        try:
+            yield session
+        except BaseException:
+            session.close(is_over=False)
+            raise
+        route.idle.give_back(session)
+
+    def _open_session(self, route: _Route, ticket: str) -> Session:
+        session = Session(
             deployment_id=self.deployment_id,
             generation=route.generation,
             inputs=route.inputs,
             outputs=route.outputs,
             unreachable=route.unreachable,
             deadline_seconds=self._deadline_seconds,
-            ticket=self._ticket(),
+            ticket=ticket,
             chosen=self.chosen,
             kept=route.kept,
         )
+        session.open()
+        return session
 
     def _structured(self, leaves: Sequence[object]) -> Any:
         if not self.chosen:

@@ -52,7 +52,7 @@ class Arrival:
 
 
 class Session:
-    """Use it as a context manager. Leaving it ends both streams, whatever is still in flight."""
+    """Use it as a context manager, or by `open` and `close`. Both streams end with it, whatever is still in flight."""
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class Session:
         kept: KeptMemory | None = None,
     ) -> None:
         """`kept` is of sessions with the same workers."""
+        self.ticket = ticket
         self._metadata = ((TICKET_KEY, ticket),) if ticket else ()
         # Not by the stub, whose serializer and parser copy what tensors hold.
         self._send_inputs: grpc.StreamStreamMultiCallable[bytes, stage_daemon_pb2.SendInputsResponse] = (
@@ -109,19 +110,37 @@ class Session:
         self._memory = kept.take() if kept is not None else SessionMemory()
         self._num_sent = 0
         self._num_taken = 0
+        # Of earlier runs.
+        self._num_before = 0
+        self._may_idle = True
 
     @property
     def num_in_flight(self) -> int:
         return self._num_sent - self._num_taken
 
     def __enter__(self) -> Session:
+        self.open()
+        return self
+
+    def open(self) -> None:
         try:
             with interruptible(self._interrupt):
                 self._open_streams()
         except BaseException:
             self._close()
             raise
-        return self
+
+    def can_idle(self) -> bool:
+        """Another run may go on with it: both directions go by a door, of daemons that allow it, nothing is in flight,
+        neither they nor the workers have said anything, and its memory is worth keeping."""
+        if not (self._may_idle and self._input and self._output) or self.num_in_flight:
+            return False
+        is_told = self._readable((self._arrived.fileno(), self._input.fileno(), self._output.fileno()), 0)
+        return not is_told and self._memory_now().is_worth_keeping()
+
+    def begin_run(self) -> None:
+        """Microbatches are counted from 1 again where they are told of."""
+        self._num_before = self._num_taken
 
     def _open_streams(self) -> None:
         request = stage_daemon_pb2.ReceiveOutputsRequest(open=self._open)
@@ -147,8 +166,12 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None and self._kept is not None and not self.num_in_flight and self._input and self._output:
-            self._kept.give_back(SessionMemory(self._input.memory, self._output.memory))
+        self.close(is_over=kind is None)
+
+    def close(self, *, is_over: bool) -> None:
+        """Where its run `is_over`, rather than broken off, the next session can take over its memory."""
+        if is_over and self._kept is not None and not self.num_in_flight and self._input and self._output:
+            self._kept.give_back(self._memory_now())
         self._close()
 
     def send(self, items: Sequence[Item]) -> None:
@@ -211,11 +234,17 @@ class Session:
                 self._arrived.recv(_READ_BYTES)
         raise self._overdue()
 
+    def _memory_now(self) -> SessionMemory:
+        assert self._input is not None
+        assert self._output is not None
+        return SessionMemory(self._input.memory, self._output.memory)
+
     def _opening(self) -> stage_daemon_pb2.WorkerDoor | None:
         """Where the daemon that was asked last has its worker's door, once it has opened the session."""
         answer: _Opening = self._next_of(self._openings)
         if answer.sequence != 0:
             raise PlannerError(f"the session began with result {answer.sequence}, the opening was due")
+        self._may_idle = self._may_idle and answer.may_idle
         return answer.door if answer.HasField("door") else None
 
     def _passage(self, door: stage_daemon_pb2.WorkerDoor | None, purpose: bytes, memory: Ring | None) -> Passage | None:
@@ -238,7 +267,7 @@ class Session:
 
     def _overdue(self) -> Unavailable:
         return Unavailable(
-            f"no result of microbatch {self._num_taken + 1} within {self._deadline_seconds:g} s; "
+            f"no result of microbatch {self._num_taken - self._num_before + 1} within {self._deadline_seconds:g} s; "
             "look at the daemons' logs, or allow more by deadline_seconds"
         )
 
@@ -287,6 +316,8 @@ class Session:
             call.cancel()
         for passage in (self._input, self._output):
             if passage is not None:
+                # A child that this process has forked meanwhile has them too.
+                passage.end_waits()
                 passage.close()
         for thread in self._threads:
             thread.join()

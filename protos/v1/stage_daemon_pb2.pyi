@@ -1365,7 +1365,10 @@ class SendInputsResponse(google.protobuf.message.Message):
 
     SEQUENCE_FIELD_NUMBER: builtins.int
     DOOR_FIELD_NUMBER: builtins.int
+    MAY_IDLE_FIELD_NUMBER: builtins.int
     sequence: builtins.int
+    may_idle: builtins.bool
+    """With sequence 0: the caller's quota leaves room for sessions that stay open for a few seconds without a microbatch."""
     @property
     def door(self) -> Global___WorkerDoor:
         """With sequence 0, where client and worker share a host."""
@@ -1375,9 +1378,10 @@ class SendInputsResponse(google.protobuf.message.Message):
         *,
         sequence: builtins.int = ...,
         door: Global___WorkerDoor | None = ...,
+        may_idle: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["door", b"door"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["door", b"door", "sequence", b"sequence"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["door", b"door", "may_idle", b"may_idle", "sequence", b"sequence"]) -> None: ...
 
 Global___SendInputsResponse: typing_extensions.TypeAlias = SendInputsResponse
 
@@ -1406,7 +1410,10 @@ class ReceiveOutputsResponse(google.protobuf.message.Message):
     RESULT_FIELD_NUMBER: builtins.int
     FAILURE_FIELD_NUMBER: builtins.int
     DOOR_FIELD_NUMBER: builtins.int
+    MAY_IDLE_FIELD_NUMBER: builtins.int
     sequence: builtins.int
+    may_idle: builtins.bool
+    """As SendInputsResponse.may_idle."""
     @property
     def result(self) -> Global___MicrobatchResult:
         """In the order of the graph's non-constant outputs, or of what the session chose."""
@@ -1426,9 +1433,10 @@ class ReceiveOutputsResponse(google.protobuf.message.Message):
         result: Global___MicrobatchResult | None = ...,
         failure: protos.v1.planner_pb2.Failure | None = ...,
         door: Global___WorkerDoor | None = ...,
+        may_idle: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["content", b"content", "door", b"door", "failure", b"failure", "result", b"result"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["content", b"content", "door", b"door", "failure", b"failure", "result", b"result", "sequence", b"sequence"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "door", b"door", "failure", b"failure", "may_idle", b"may_idle", "result", b"result", "sequence", b"sequence"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["result", "failure"] | None: ...
 
 Global___ReceiveOutputsResponse: typing_extensions.TypeAlias = ReceiveOutputsResponse

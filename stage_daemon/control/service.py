@@ -95,9 +95,9 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         caller = _check_ticket(hosted, context)
         session_id = first.open.session_id
         sequence, limit_bytes = 0, most_input_bytes(hosted.connection)
-        with self._callers.hold(caller, first.open.deployment_id, session_id), hosted.sending(session_id):
+        with self._callers.hold(caller, first.open.deployment_id, session_id) as may_idle, hosted.sending(session_id):
             if first.open.host:
-                yield stage_daemon_pb2.SendInputsResponse(door=hosted.door_for(first.open))
+                yield stage_daemon_pb2.SendInputsResponse(door=hosted.door_for(first.open), may_idle=may_idle)
             async for content in request_iterator:
                 skimmed = read_microbatch(content, limit_bytes)
                 sequence += 1
@@ -111,11 +111,11 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         """Results are the bytes that the worker made, of a ReceiveOutputsResponse."""
         hosted = self._output_end(request.open)
         caller = _check_ticket(hosted, context)
-        with self._callers.hold(caller, request.open.deployment_id, request.open.session_id):
+        with self._callers.hold(caller, request.open.deployment_id, request.open.session_id) as may_idle:
             session = hosted.open_session(request.open.session_id)
             try:
                 async with hosted.choosing(request.open):
-                    yield stage_daemon_pb2.ReceiveOutputsResponse(door=hosted.door_for(request.open))
+                    yield stage_daemon_pb2.ReceiveOutputsResponse(door=hosted.door_for(request.open), may_idle=may_idle)
                     async for result in session.results():
                         yield result
             finally:

@@ -134,13 +134,14 @@ class CallersSessions:
         self._streams: dict[str, Counter[tuple[str, int]]] = {}
 
     @contextmanager
-    def hold(self, caller: str, deployment_id: str, session_id: int) -> Iterator[None]:
+    def hold(self, caller: str, deployment_id: str, session_id: int) -> Iterator[bool]:
         """For each stream of the session, which counts once; not for a caller whom nobody knows.
 
+        Yields whether the session may stay open while it is idle: half of a caller's sessions are for what runs.
         Raises ResourceExhausted.
         """
         if not caller:
-            yield
+            yield True
             return
         streams, session = self._streams.setdefault(caller, Counter()), (deployment_id, session_id)
         if session not in streams and len(streams) >= self._most_per_caller:
@@ -152,7 +153,7 @@ class CallersSessions:
             )
         streams[session] += 1
         try:
-            yield
+            yield 2 * len(streams) <= self._most_per_caller
         finally:
             streams[session] -= 1
             if not streams[session]:

@@ -16,7 +16,7 @@ _Item = TypeVar("_Item")
 
 
 class AsyncPipeline(DeploymentResource[Pipeline]):
-    """Made by AsyncPlannerClient.pipeline. Tasks may share it: each run is a session of its own.
+    """Made by AsyncPlannerClient.pipeline. Tasks may share it: each run has a session to itself.
 
     Batches may come from an asynchronous iterable, which is asked on the event loop, or from another one, which is
     asked in a thread, so that one that reads files holds nothing up.

@@ -130,3 +130,15 @@ def test_a_caller_s_sessions_count_once_each_over_all_deployments() -> None:
     with callers.hold("alice", "dep-3", 1), callers.hold("alice", "dep-3", 2):
         pass
     assert not callers._streams
+
+
+def test_half_of_a_caller_s_sessions_may_be_idle() -> None:
+    callers = CallersSessions(5)
+    with ExitStack() as streams:
+        may_idle = [streams.enter_context(callers.hold("alice", "dep-1", session_id)) for session_id in range(5)]
+        assert may_idle == [True, True, False, False, False]
+        assert streams.enter_context(callers.hold("bob", "dep-1", 0))
+    with CallersSessions(1).hold("alice", "dep-1", 1) as only_one:
+        assert not only_one
+    with CallersSessions(1).hold("", "dep-1", 1) as unknown:
+        assert unknown
