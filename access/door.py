@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import errno
 import os
 import socket
 import struct
@@ -19,6 +20,10 @@ from access.ring import Ring, aligned, create_ring
 # What a connection is for. The capital ones take payloads in shared memory too.
 INPUTS, OUTPUTS = b"i", b"o"
 INPUTS_SHARED, OUTPUTS_SHARED = b"I", b"O"
+# As INPUTS_SHARED, and the worker answers each announcement of memory: with TAKEN, or with REFUSED where it cannot have
+# it, for want of descriptors or of address space. Until then nothing may lie in any memory.
+INPUTS_ANSWERED = b"A"
+TAKEN, REFUSED = b"+", b"-"
 WELCOME = b"w"
 # Sequence, bytes of the message, place of the tensors' bytes, number of these bytes. A place of 0 is behind the
 # message, n is the slot n - 1 of the last memory that was announced. Sequence 0 announces memory, whose descriptor
@@ -48,16 +53,20 @@ _DESCRIPTOR_BYTES = array.array("i").itemsize
 _DESCRIPTOR_SPACE = socket.CMSG_SPACE(_DESCRIPTOR_BYTES)
 # Plain numbers: Python's flags take a microsecond to combine.
 _AT_ONCE = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
+_DESCRIPTOR_LOST = int(socket.MSG_CTRUNC)
 
 
 class SlotWriter:
     """The sender's end of the memory of one connection: what it writes there, the receiver reads in its place.
 
-    `ring` is memory that the receiver has been told of already.
+    `ring` is memory that the receiver has been told of already. Where it `is_answered`, memory is used once the
+    receiver has said that it took it, and so is `ring`.
     """
 
-    def __init__(self, ring: Ring | None = None, *, keeps_descriptors: bool = False) -> None:
-        self._ring = ring
+    def __init__(self, ring: Ring | None = None, *, keeps_descriptors: bool = False, is_answered: bool = False) -> None:
+        self._ring = None if is_answered else ring
+        self._unanswered = ring if is_answered else None
+        self._is_answered = is_answered
         self._keeps_descriptors = keeps_descriptors
         self._older: list[Ring] = []
         self._can_create = True
@@ -67,9 +76,9 @@ class SlotWriter:
         memory's descriptor, and is false where that cannot be now."""
         if num_bytes < MIN_SLOT_BYTES:
             return None
-        if self._ring is None or num_bytes > self._ring.slot_bytes:
+        if self._unanswered is None and (self._ring is None or num_bytes > self._ring.slot_bytes):
             self._larger(num_bytes, announce)
-        if self._ring is None or num_bytes > self._ring.slot_bytes:
+        if self._unanswered is not None or self._ring is None or num_bytes > self._ring.slot_bytes:
             return None
         return self._ring.take()
 
@@ -99,10 +108,24 @@ class SlotWriter:
         """What payloads go to now."""
         return self._ring
 
+    @property
+    def awaits_answer(self) -> bool:
+        return self._unanswered is not None
+
+    def answered(self, answer: bytes) -> None:
+        """By the receiver. After a refusal all goes to the memory that is there, or follows its message."""
+        if self._unanswered is None or answer not in (TAKEN, REFUSED):
+            raise ConnectionError(f"{answer!r} came, where nothing was asked")
+        if answer == TAKEN:
+            self._use(self._unanswered)
+        else:
+            self._can_create = False
+        self._unanswered = None
+
     def close(self) -> None:
         """The memory goes once the receiver, too, has let go of it."""
         self._can_create = False
-        self._ring = None
+        self._ring = self._unanswered = None
         self._older.clear()
 
     def _larger(self, num_bytes: int, announce: Callable[[Ring, int], bool]) -> None:
@@ -125,6 +148,12 @@ class SlotWriter:
                 return
         finally:
             os.close(descriptor)
+        if self._is_answered:
+            self._unanswered = ring
+        else:
+            self._use(ring)
+
+    def _use(self, ring: Ring) -> None:
         if self._ring is not None:
             self._older.append(self._ring)
         self._ring = ring
@@ -138,19 +167,26 @@ class SlotReader:
 
     def __init__(self, ring: Ring | None = None, *, keeps_descriptors: bool = False) -> None:
         self._descriptors: deque[int] = deque()
+        # One has come for which this process had no number to spare.
+        self._has_lost_one = False
         self._ring = ring
         self._keeps_descriptors = keeps_descriptors
         self._older: list[Ring] = []
 
     def receive(self, connection: socket.socket, view: memoryview) -> int:
         """As recv_into, without waiting, and keeps descriptors that come along."""
-        num_read, ancillary, _, _ = connection.recvmsg_into((view,), _DESCRIPTOR_SPACE, _AT_ONCE)
+        num_read, ancillary, flags, _ = connection.recvmsg_into((view,), _DESCRIPTOR_SPACE, _AT_ONCE)
         if ancillary:
             self._keep(ancillary)
+        elif flags & _DESCRIPTOR_LOST:
+            self._has_lost_one = True
         return num_read
 
-    def announced(self, num_slots: int, slot_bytes: int) -> None:
-        """The memory that places speak of from now on."""
+    def announced(self, num_slots: int, slot_bytes: int) -> bool:
+        """The memory that places speak of from now on; false where this process cannot have it."""
+        if not self._descriptors and self._has_lost_one:
+            self._has_lost_one = False
+            return False
         if not self._descriptors:
             raise ConnectionError("memory was announced without its descriptor")
         descriptor = self._descriptors.popleft()
@@ -162,7 +198,10 @@ class SlotReader:
             self._ring = Ring(descriptor, num_slots, slot_bytes, keeps_descriptor=self._keeps_descriptors)
             self._older = older
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+                return False
             raise ConnectionError(str(error)) from None
+        return True
 
     @property
     def ring(self) -> Ring | None:

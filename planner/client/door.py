@@ -22,6 +22,7 @@ from access.door import (
     BEHIND,
     HEAD,
     INPUTS,
+    INPUTS_ANSWERED,
     INPUTS_SHARED,
     OUTPUTS,
     OUTPUTS_SHARED,
@@ -40,7 +41,6 @@ from access.door import (
 from access.ring import Ring
 from protos.v1 import stage_daemon_pb2
 
-_SHARED = {INPUTS: INPUTS_SHARED, OUTPUTS: OUTPUTS_SHARED}
 # Of sessions at the same time, and of each direction of one.
 _MAX_KEPT = 4
 _MAX_KEPT_BYTES = 1 << 28
@@ -98,10 +98,15 @@ class Passage:
     ) -> None:
         """`memory`: what an earlier session has left, see `memory`."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        if door.shares_memory:
-            purpose = _SHARED[purpose]
-        self._incoming = SlotReader(memory, keeps_descriptors=True) if purpose == OUTPUTS_SHARED else None
-        self._outgoing = SlotWriter(memory, keeps_descriptors=True) if purpose == INPUTS_SHARED else None
+        shares_memory = door.shares_memory
+        self._incoming = SlotReader(memory, keeps_descriptors=True) if shares_memory and purpose == OUTPUTS else None
+        self._outgoing: SlotWriter | None = None
+        if shares_memory and purpose == INPUTS:
+            self._outgoing = SlotWriter(memory, keeps_descriptors=True, is_answered=door.answers_memory)
+        if self._incoming is not None:
+            purpose = OUTPUTS_SHARED
+        elif self._outgoing is not None:
+            purpose = INPUTS_ANSWERED if door.answers_memory else INPUTS_SHARED
         try:
             self._socket.settimeout(_CONNECT_SECONDS)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
@@ -133,6 +138,9 @@ class Passage:
     def memory(self) -> Ring | None:
         """What payloads cross in. Once all that was sent has been answered, a later session's passage can take it over:
         neither end makes new memory then, which costs more than many copies."""
+        if self._outgoing is not None:
+            with contextlib.suppress(OSError):
+                self._hear(self._outgoing)
         slots = self._incoming or self._outgoing
         return slots.ring if slots is not None else None
 
@@ -151,6 +159,7 @@ class Passage:
     def send(self, sequence: int, message: bytes, payloads: Sequence[memoryview], timeout_seconds: float) -> None:
         """Returns once the kernel has it all, or the worker. The message need not name the sequence."""
         if self._outgoing is not None:
+            self._hear(self._outgoing)
             buffers = self._outgoing.frame(sequence, message, payloads, partial(self._announce, timeout_seconds))
         else:
             buffers = framed(sequence, message, payloads)
@@ -180,7 +189,8 @@ class Passage:
             if self._incoming is None or sequence != 0:
                 break
             self._begin += HEAD.size
-            self._incoming.announced(place, payload_bytes)
+            if not self._incoming.announced(place, payload_bytes):
+                raise ConnectionError("this process has no descriptor for the worker's memory")
         message_end = HEAD.size + message_bytes
         if place != BEHIND:
             return self._take_from_slot(sequence, message_end, place, payload_bytes, until)
@@ -261,6 +271,13 @@ class Passage:
                 return False
             view = view[num_read:]
         return True
+
+    def _hear(self, outgoing: SlotWriter) -> None:
+        """What the worker says of the memory that it was told of, once it has. It says nothing else here."""
+        if outgoing.awaits_answer:
+            with contextlib.suppress(BlockingIOError):
+                if answer := self._socket.recv(1, socket.MSG_DONTWAIT):
+                    outgoing.answered(answer)
 
     def _announce(self, timeout_seconds: float, ring: Ring, descriptor: int) -> bool:
         until = time.monotonic() + timeout_seconds

@@ -135,8 +135,10 @@ class Session:
         neither they nor the workers have said anything, and its memory is worth keeping."""
         if not (self._may_idle and self._input and self._output) or self.num_in_flight:
             return False
+        # First: it takes in what the worker has answered.
+        is_worth_keeping = self._memory_now().is_worth_keeping()
         is_told = self._readable((self._arrived.fileno(), self._input.fileno(), self._output.fileno()), 0)
-        return not is_told and self._memory_now().is_worth_keeping()
+        return is_worth_keeping and not is_told
 
     def begin_run(self) -> None:
         """Microbatches are counted from 1 again where they are told of."""

@@ -1312,6 +1312,10 @@ class WorkerDoor(google.protobuf.message.Message):
     each slot, which the sender sets to 1 and the receiver to 0 once it uses the slot no more; the slots follow. Later
     memory takes the place of earlier, which the receiver keeps for as long as it uses some of it. Behind `O` and the
     session id the client itself announces memory for results, or, with zeros and no descriptor, none.
+
+    With `A` in place of `I`, where `answers_memory` is set, the worker answers each announcement on that socket: with `+`, or
+    with `-` where it cannot have that memory. Until the client has read the answer, all data follows its message; after `-`
+    places are of the memory before, as if the other had not been announced.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1320,11 +1324,14 @@ class WorkerDoor(google.protobuf.message.Message):
     SOCKET_NAME_FIELD_NUMBER: builtins.int
     TOKEN_FIELD_NUMBER: builtins.int
     SHARES_MEMORY_FIELD_NUMBER: builtins.int
+    ANSWERS_MEMORY_FIELD_NUMBER: builtins.int
     host: builtins.str
     socket_name: builtins.str
     token: builtins.str
     shares_memory: builtins.bool
     """The worker takes and gives payloads in shared memory."""
+    answers_memory: builtins.bool
+    """It says of memory for inputs whether it took it."""
     def __init__(
         self,
         *,
@@ -1332,8 +1339,9 @@ class WorkerDoor(google.protobuf.message.Message):
         socket_name: builtins.str = ...,
         token: builtins.str = ...,
         shares_memory: builtins.bool = ...,
+        answers_memory: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["host", b"host", "shares_memory", b"shares_memory", "socket_name", b"socket_name", "token", b"token"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answers_memory", b"answers_memory", "host", b"host", "shares_memory", b"shares_memory", "socket_name", b"socket_name", "token", b"token"]) -> None: ...
 
 Global___WorkerDoor: typing_extensions.TypeAlias = WorkerDoor
 

@@ -23,12 +23,15 @@ from access.door import (
     BEHIND,
     HEAD,
     INPUTS,
+    INPUTS_ANSWERED,
     INPUTS_SHARED,
     OUTPUTS,
     OUTPUTS_SHARED,
     READ_BYTES,
+    REFUSED,
     SEND_BUFFER_BYTES,
     SESSION,
+    TAKEN,
     WELCOME,
     SlotReader,
     SlotWriter,
@@ -46,7 +49,8 @@ from stage_daemon.transport.parcel import Item
 from stage_daemon.worker.frames import MAX_WAITING_BYTES, MAX_WAITING_RESULTS
 from stage_daemon.worker.framing import InputReader, ResultWriter
 
-_PURPOSES = (INPUTS, INPUTS_SHARED, OUTPUTS, OUTPUTS_SHARED)
+_OF_INPUTS = (INPUTS, INPUTS_SHARED, INPUTS_ANSWERED)
+_PURPOSES = (*_OF_INPUTS, OUTPUTS, OUTPUTS_SHARED)
 _TOKEN_BYTES = 16
 # Who has connected and said nothing yet: past so many, the oldest is let go. A client says who it is at once.
 _MAX_NEWCOMERS = 64
@@ -82,7 +86,11 @@ class Door:
     def address(self) -> stage_daemon_pb2.WorkerDoor:
         name = self._listener.getsockname()[1:].decode()
         return stage_daemon_pb2.WorkerDoor(
-            host=host_identity(), socket_name=name, token=self._token.decode(), shares_memory=True
+            host=host_identity(),
+            socket_name=name,
+            token=self._token.decode(),
+            shares_memory=True,
+            answers_memory=True,
         )
 
     def give(self, result: Result) -> bool:
@@ -157,12 +165,18 @@ class Door:
             return None
         finally:
             slots.close()
-        shares_memory = purpose in (INPUTS_SHARED, OUTPUTS_SHARED)
-        is_input = purpose in (INPUTS, INPUTS_SHARED)
+        is_input = purpose in _OF_INPUTS
         if is_input:
-            self._ingress.add(Inlet(connection, session_id, self._reader, shares_memory))
+            inlet = Inlet(
+                connection,
+                session_id,
+                self._reader,
+                shares_memory=purpose != INPUTS,
+                answers_memory=purpose == INPUTS_ANSWERED,
+            )
+            self._ingress.add(inlet)
         elif session_id not in self._outlets:
-            self._outlets[session_id] = Outlet(connection, shares_memory, ring)
+            self._outlets[session_id] = Outlet(connection, purpose == OUTPUTS_SHARED, ring)
         else:
             connection.close()
             return None
@@ -174,8 +188,8 @@ class Door:
 def _memory_for_results(slots: SlotReader, announcement: bytes) -> Ring | None:
     """What a client hands over when it comes. None where it has none."""
     _, _, num_slots, slot_bytes = HEAD.unpack(announcement)
-    if num_slots:
-        slots.announced(num_slots, slot_bytes)
+    if num_slots and not slots.announced(num_slots, slot_bytes):
+        raise ConnectionError("no descriptor is free for the client's memory")
     return slots.ring
 
 
@@ -187,12 +201,18 @@ class Inlet:
     """
 
     def __init__(
-        self, connection: socket.socket, session_id: int, reader: InputReader, shares_memory: bool = False
+        self,
+        connection: socket.socket,
+        session_id: int,
+        reader: InputReader,
+        shares_memory: bool = False,
+        answers_memory: bool = False,
     ) -> None:
         self._connection = connection
         self._session_id = session_id
         self._reader = reader
         self._slots = SlotReader() if shares_memory else None
+        self._answers_memory = answers_memory
         self._num_taken = 0
         self._memory = bytearray(READ_BYTES)
         self._view = memoryview(self._memory)
@@ -247,7 +267,7 @@ class Inlet:
         while end - begin >= HEAD.size:
             sequence, message_bytes, place, payload_bytes = HEAD.unpack_from(self._memory, begin)
             if self._slots is not None and sequence == 0:
-                self._slots.announced(place, payload_bytes)
+                self._answer(self._slots.announced(place, payload_bytes))
                 begin += HEAD.size
                 continue
             if (
@@ -276,6 +296,15 @@ class Inlet:
         if begin and self._num_read:
             self._memory[: self._num_read] = self._memory[begin:end]
         return complete
+
+    def _answer(self, is_taken: bool) -> None:
+        """Whether memory was taken. A client that does not ask would go on to use what was not."""
+        if self._answers_memory:
+            # One that does not read loses what it was told.
+            with contextlib.suppress(BlockingIOError):
+                self._connection.send(TAKEN if is_taken else REFUSED, socket.MSG_DONTWAIT)
+        elif not is_taken:
+            raise ConnectionError("no descriptor is free for the client's memory")
 
     def _in_slot(self, begin: int, end: int, place: int, payload_bytes: int) -> Submission:
         if self._slots is None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import array
+import errno
 import fcntl
 import mmap
 import os
 import pickle
+import resource
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -55,8 +58,14 @@ class Worker:
         self.ingress = Ingress(lambda submission: None)
         self.door = Door(self.ingress, INPUT_FORMAT, self.unread.append, foreign_inputs)
 
-    def passage(self, purpose: bytes, session_id: int = 7, memory: Ring | None = None) -> Passage:
-        return Passage(self.door.address(), purpose, session_id, memory)
+    def passage(
+        self, purpose: bytes, session_id: int = 7, memory: Ring | None = None, *, answers: bool = False
+    ) -> Passage:
+        """Without answers the first payload lies in memory already."""
+        address = self.door.address()
+        if not answers:
+            address.ClearField("answers_memory")
+        return Passage(address, purpose, session_id, memory)
 
     def take(self) -> tuple[torch.Tensor, ...]:
         submission = self.ingress.take()
@@ -110,6 +119,107 @@ def test_large_microbatches_arrive_in_shared_memory_whatever_their_shapes() -> N
         received = worker.take()
         assert_same(received, sent)
         assert all(one.data_ptr() % 64 == 0 for one in received if rows)
+
+
+def cross(worker: Worker, passage: Passage, sequence: int, rows: int) -> torch.Tensor:
+    sent = tensors(rows)
+    send(passage, sequence, sent)
+    received = worker.take()
+    assert_same(received, sent)
+    return received[2]
+
+
+def is_in(ring: Ring | None, tensor: torch.Tensor) -> bool:
+    """Whether what the client writes there changes what the worker has."""
+    if ring is None:
+        return False
+    before = tensor.clone()
+    overwrite(ring)
+    return not torch.equal(before, tensor)
+
+
+def test_memory_is_used_once_the_worker_has_said_that_it_took_it() -> None:
+    worker = Worker()
+    passage = worker.passage(INPUTS, answers=True)
+    for sequence, (rows, was_taken) in enumerate(
+        ((LARGE, False), (LARGE, True), (9 * LARGE, False), (LARGE, True), (9 * LARGE, True)), start=1
+    ):
+        received = cross(worker, passage, sequence, rows)
+        assert is_in(passage.memory, received) == was_taken
+    ring = passage.memory
+    passage.close()
+    # Of a session before: the worker has to take it again.
+    again = worker.passage(INPUTS, 8, ring, answers=True)
+    received = cross(worker, again, 1, LARGE)
+    assert again.memory is ring
+    assert not is_in(ring, received)
+    assert is_in(ring, cross(worker, again, 2, LARGE))
+
+
+def test_until_the_answer_nothing_lies_in_the_memory_before_either() -> None:
+    worker = Worker()
+    passage = worker.passage(INPUTS, answers=True)
+    # Just large enough for a slot, for it has to fit into the socket.
+    rows = MIN_SLOT_BYTES // 13 + 20
+    for sequence in (1, 2):
+        cross(worker, passage, sequence, rows)
+    assert passage._outgoing is not None
+    assert passage._outgoing.take(9 * MIN_SLOT_BYTES, partial(passage._announce, WAIT_SECONDS)) is None
+    for sequence in (3, 4):
+        cross(worker, passage, sequence, rows)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("want", ["descriptors", "address space"])
+def test_memory_that_a_worker_cannot_have_is_refused_and_all_goes_on(
+    want: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker()
+    passage = worker.passage(INPUTS, answers=True)
+    cross(worker, passage, 1, LARGE)
+    assert is_in(passage.memory, cross(worker, passage, 2, LARGE))
+    small = passage.memory
+    sent = tensors(9 * LARGE)
+    send(passage, 3, sent)
+    with monkeypatch.context() as full:
+        if want == "descriptors":
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (least_free_number(), hard))
+        else:
+            full.setattr(mmap, "mmap", without_room)
+        try:
+            received = worker.take()
+        finally:
+            if want == "descriptors":
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert_same(received, sent)
+    # The client makes no more, and uses what there is.
+    assert passage.memory is small
+    assert not is_in(passage.memory, cross(worker, passage, 4, 9 * LARGE))
+    assert passage.memory is small
+    assert is_in(small, cross(worker, passage, 5, LARGE))
+
+
+def least_free_number() -> int:
+    """Of descriptors."""
+    number = os.dup(0)
+    os.close(number)
+    return number
+
+
+def without_room(*_: object) -> mmap.mmap:
+    raise OSError(errno.ENOMEM, "no room")
+
+
+def test_a_worker_that_answers_what_was_not_asked_is_believed_nothing() -> None:
+    worker = Worker()
+    passage = worker.passage(INPUTS, answers=True)
+    cross(worker, passage, 1, LARGE)
+    assert passage._outgoing is not None
+    assert passage._outgoing.awaits_answer
+    with pytest.raises(ConnectionError, match="b'x' came"):
+        passage._outgoing.answered(b"x")
+    assert passage._outgoing.ring is None
 
 
 def test_more_microbatches_than_slots_arrive_in_order() -> None:
