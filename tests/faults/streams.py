@@ -35,6 +35,8 @@ WINDOW = 8
 BREAKS = frozenset({"worker", "hung worker", "daemon", "device"})
 BREAKS_NOTHING = frozenset({"stopped daemon", "planner", "stopped planner", "database", "stopped database"})
 STILL_SECONDS = 2.0
+# Of batches. A run goes on with the session of the one before.
+_RUN_LENGTHS = (1, 30, 2, 100)
 
 
 def stream_under_kills(
@@ -63,9 +65,10 @@ def stream_under_kills(
         answered_at = []
         try:
             with client.pipeline(deployment.id, deadline_seconds=WAIT_SECONDS) as pipeline, torch.no_grad():
-                for answer in pipeline.run(_batches(history, num_batches, due), WINDOW):
-                    history.answered.append((len(history.answered), answer))
-                    answered_at.append(time.monotonic())
+                for run in _runs(_batches(history, num_batches, due)):
+                    for answer in pipeline.run(run, WINDOW):
+                        history.answered.append((len(history.answered), answer))
+                        answered_at.append(time.monotonic())
         finally:
             due.end()
         return answered_at
@@ -147,6 +150,12 @@ class _KillsDue:
 
     def end(self) -> None:
         self._due.put(None)
+
+
+def _runs(batches: Iterator[torch.Tensor]) -> Iterator[Iterator[torch.Tensor]]:
+    """Each run's first batch is asked for between two runs, and so is killed what is killed before it."""
+    for first, length in zip(batches, itertools.cycle(_RUN_LENGTHS), strict=False):
+        yield itertools.chain((first,), itertools.islice(batches, length - 1))
 
 
 def _batches(history: History, num_batches: int, due: _KillsDue) -> Iterator[torch.Tensor]:
