@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -134,7 +134,7 @@ class StepInterpreter:
             num_done += size
         if is_applied:
             self._weights.forget_gradients()
-        return StepOutcome(
+        outcome = StepOutcome(
             outputs=self._outputs if self._failure is None else {},
             gradient_norm=self._norm,
             applied=self._applied,
@@ -142,6 +142,9 @@ class StepInterpreter:
             busy_seconds=self._around.timeline.total_seconds(COMPUTE) - busy,
             seconds=time.monotonic() - started,
         )
+        # The next step may be long in coming.
+        self._step, self._outputs = replace(step, microbatches={}), {}
+        return outcome
 
     def _run_part(self, first: int, size: int, *, is_last: bool) -> None:
         """With fewer microbatches it is the plan's step without those that lack: no action waits for anything new."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -127,6 +129,17 @@ def test_tied_weights_stay_one(schedule: PipelineSchedule, devices: tuple[int, .
     cluster, eager = both(Tied(), tokens, 3, devices, schedule=schedule)
     eager.loss_of = lambda outputs: outputs[0]
     assert_same_steps(cluster, eager, tokens, tolerance=1e-6, clip_norm=0.5)
+
+
+def test_a_step_that_is_over_holds_nothing_of_its_batch() -> None:
+    """The next step may be long in coming, and a batch as large as what the stages keep of it."""
+    cluster, _ = both(Layers(), rows, 2, (0, 1))
+    microbatches = [rows(4, index) for index in range(4)]
+    outputs = cluster.step(microbatches).outputs
+    held = [weakref.ref(tensor) for tensor in (*itertools.chain(*microbatches), *itertools.chain(*outputs.values()))]
+    del microbatches, outputs
+    cluster.outcomes.clear()
+    assert [reference for reference in held if reference() is not None] == []
 
 
 def test_gradients_of_one_value_are_added_with_the_last_reader_first() -> None:
