@@ -25,7 +25,7 @@ from stage_daemon.worker.profile.distinct import DistinctNode, distinct_nodes, v
 from stage_daemon.worker.profile.gradients import BackwardSeconds, NodeBackward, values_with_gradient
 from stage_daemon.worker.profile.indices import integer_ranges
 from stage_daemon.worker.profile.inputs import check_fits, make_values, storage_bytes
-from stage_daemon.worker.profile.rehearsal import Rehearsed, rehearse, rehearse_training
+from stage_daemon.worker.profile.rehearsal import PassSeconds, Rehearsed, rehearse, rehearse_training
 from stage_daemon.worker.profile.states import all_bytes, num_copies, state_values, sum_bytes
 from stage_daemon.worker.profile.values import Described, ValueTable
 
@@ -94,8 +94,8 @@ class Bench:
                 nodes[index] = mean
         return replace(rehearsed, nodes=tuple(nodes))
 
-    def rehearse_training(self, on_round: Callable[[], None]) -> float:
-        """Seconds of the whole graph's backward pass. Raises Unmeasured."""
+    def rehearse_training(self, on_round: Callable[[], None]) -> PassSeconds:
+        """Of the whole graph. Raises Unmeasured."""
         return self._guarded(lambda: rehearse_training(self._graph, self._values, self._device, self._effort, on_round))
 
     def measure_inputs(self) -> float:

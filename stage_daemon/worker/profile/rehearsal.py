@@ -99,6 +99,14 @@ class Rehearsed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassSeconds:
+    """Of the whole graph, in training. A forward pass takes longer there than in inference: its graph is kept."""
+
+    forward: float
+    backward: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """A whole graph on made-up states and inputs."""
 
@@ -113,11 +121,13 @@ class Program:
             outputs: tuple[Any, ...] = (module or self.module)(*self.inputs)
         return outputs
 
-    def train(self) -> None:
-        """Forward and back from the losses, else from all outputs; gradients of weights add up."""
+    def train(self, between: Callable[[], object] = lambda: None) -> None:
+        """Forward and back from the losses, else from all outputs; gradients of weights add up. `between` is called
+        between the passes."""
         drawn = drawing("profile", 0) if self.draws_random else nullcontext()
         with torch.enable_grad(), drawn:
             outputs = [one for one in self.module(*self.inputs) if isinstance(one, torch.Tensor) and one.requires_grad]
+        between()
         roots = [one for one in outputs if one.dim() == 0] or outputs
         torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
 
@@ -184,27 +194,24 @@ def rehearse(
 
 def rehearse_training(
     graph: pb.Graph, values: ValueTable, device: torch.device, effort: Effort, on_round: Callable[[], None]
-) -> float:
-    """Seconds that a run takes with its backward pass, beyond one without. `on_round` is called after each.
+) -> PassSeconds:
+    """Both passes in turns, as a stage runs them. `on_round` is called after each pair.
 
     Raises what a node raises on made-up values or backward, and InsufficientMemory.
     """
     program = program_of(graph, values, device, trains=True)
     marks = marks_on(device)
-
-    def seconds_of(run: Callable[[], object]) -> float:
-        marks.mark()
-        run()
-        marks.mark()
-        on_round()
-        [seconds] = marks.seconds()
-        return seconds
-
-    beyond: list[float] = []
+    passes: list[list[float]] = []
     until = time.monotonic() + MOST_SECONDS
-    while len(beyond) <= effort.repetitions and (len(beyond) <= _LEAST_ROUNDS or time.monotonic() < until):
-        beyond.append(seconds_of(program.train) - seconds_of(program.run))
-    return typical(beyond[1:])
+    while len(passes) <= effort.repetitions and (len(passes) <= _LEAST_ROUNDS or time.monotonic() < until):
+        marks.mark()
+        program.train(marks.mark)
+        marks.mark()
+        passes.append(marks.seconds())
+        on_round()
+    # The first to warm up.
+    forward, backward = (typical(seconds) for seconds in zip(*passes[1:], strict=True))
+    return PassSeconds(forward=forward, backward=backward)
 
 
 def typical(seconds: Sequence[float]) -> float:

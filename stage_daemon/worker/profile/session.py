@@ -19,7 +19,7 @@ from stage_daemon.worker.profile.clock import Effort
 from stage_daemon.worker.profile.distinct import DistinctNode
 from stage_daemon.worker.profile.gradients import BackwardSeconds
 from stage_daemon.worker.profile.neighbour import keep_busy
-from stage_daemon.worker.profile.rehearsal import Rehearsed
+from stage_daemon.worker.profile.rehearsal import PassSeconds, Rehearsed
 from stage_daemon.worker.profile.values import ValueTable
 from stage_daemon.worker.threads import use_threads
 
@@ -112,32 +112,38 @@ class Session:
             rehearsed = bench.rehearse(tell_on)
         except Unmeasured:
             return None
-        backward = self._rehearse_training(bench, tell_on)
+        passes = self._rehearse_training(bench, tell_on)
+        longer = passes.forward / sum(rehearsed.nodes) if passes else 1.0
+        backward = self._backward_in_a_run(bench, passes) if passes else {}
         response = _all_done(bench)
         for position in self._seconds_alone:
             one = response.measured.add()
             one.CopyFrom(_to_proto(bench.distinct[position]))
-            one.seconds = rehearsed.nodes[bench.distinct[position].first]
+            one.seconds = longer * rehearsed.nodes[bench.distinct[position].first]
             if position in backward:
                 _add_backward(one, backward[position])
         self._write(FrameKind.PROFILE_STEP, response)
         return rehearsed
 
-    def _rehearse_training(self, bench: Bench, tell_on: Callable[[], None]) -> Mapping[int, BackwardSeconds]:
+    def _rehearse_training(self, bench: Bench, tell_on: Callable[[], None]) -> PassSeconds | None:
+        alone = self._all_backward_alone(bench)
+        if not alone or alone > MOST_REHEARSED_SECONDS:
+            return None
+        try:
+            return bench.rehearse_training(tell_on)
+        except Unmeasured:
+            return None
+
+    def _backward_in_a_run(self, bench: Bench, passes: PassSeconds) -> Mapping[int, BackwardSeconds]:
         """Each node's passes as much longer than alone as the whole graph's is than all of theirs.
 
         A backward pass runs by itself, so there is no place between its nodes to look at a clock.
         """
-        alone = sum(seconds.whole * len(bench.distinct[at].nodes) for at, seconds in self._backward_alone.items())
-        if not alone or alone > MOST_REHEARSED_SECONDS:
-            return {}
-        try:
-            longer = bench.rehearse_training(tell_on) / alone
-        except Unmeasured:
-            return {}
-        if longer <= 0:
-            return {}
+        longer = passes.backward / self._all_backward_alone(bench)
         return {position: seconds.times(longer) for position, seconds in self._backward_alone.items()}
+
+    def _all_backward_alone(self, bench: Bench) -> float:
+        return sum(seconds.whole * len(bench.distinct[at].nodes) for at, seconds in self._backward_alone.items())
 
     def _measure_deliveries(self, bench: Bench, rehearsed: Rehearsed | None) -> None:
         """Those of the rehearsal, where they were handed over there."""

@@ -25,6 +25,7 @@ from stage_daemon.worker.profile.rehearsal import (
     ClockMarks,
     EventMarks,
     Marks,
+    PassSeconds,
     program_of,
     rehearse,
     rehearse_training,
@@ -256,18 +257,22 @@ def test_backward_pass_goes_back_from_the_loss_alone() -> None:
     torch.testing.assert_close(weight.grad, 2 * expected[0])
 
 
-def test_backward_pass_is_what_a_run_with_it_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward as a step runs it, which keeps its graph, and back from there."""
     graph = message_of(Trained(), torch.ones(2, 3))
+    moments = count()
     # Warming up, then three rounds, the slowest of which is no tenth of them.
-    seconds = iter([9.0, 1.0, *(one for _ in range(3) for one in (5.0, 2.0))])
+    seconds = iter([[9.0, 1.0], [5.0, 2.0], [5.0, 2.0], [2.0, 2.0]])
 
     class Scripted(ClockMarks):
         def seconds(self) -> list[float]:
-            return [next(seconds)]
+            assert len(super().seconds()) == 2
+            return next(seconds)
 
-    monkeypatch.setattr(rehearsal, "marks_on", lambda _: Scripted(lambda: 0.0))
+    monkeypatch.setattr(rehearsal, "marks_on", lambda _: Scripted(lambda: float(next(moments))))
     effort = Effort(repetitions=3, warmup=1)
-    assert rehearse_training(graph, ValueTable(graph, {}), CPU, effort, lambda: None) == 3.0
+    passes = rehearse_training(graph, ValueTable(graph, {}), CPU, effort, lambda: None)
+    assert passes == PassSeconds(forward=4.0, backward=2.0)
 
 
 def test_graph_that_does_not_fit_is_refused_before_memory_is_taken() -> None:

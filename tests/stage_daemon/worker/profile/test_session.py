@@ -14,7 +14,7 @@ from stage_daemon.worker.frames import read_frame
 from stage_daemon.worker.profile.bench import Unmeasured
 from stage_daemon.worker.profile.distinct import DistinctNode
 from stage_daemon.worker.profile.gradients import BackwardSeconds
-from stage_daemon.worker.profile.rehearsal import Rehearsed
+from stage_daemon.worker.profile.rehearsal import PassSeconds, Rehearsed
 from stage_daemon.worker.profile.session import Session
 
 LAYERS = DistinctNode(nodes=(0, 1), operator="layer")
@@ -27,20 +27,28 @@ class Rehearsing:
 
     distinct = (LAYERS, LOSS)
 
-    def __init__(self, backward_seconds: float | None) -> None:
-        self._backward_seconds = backward_seconds
+    def __init__(self, passes: PassSeconds | None) -> None:
+        self._passes = passes
 
     def rehearse(self, _: Callable[[], None]) -> Rehearsed:
         return Rehearsed(nodes=(0.5, 0.5, 0.25), input_seconds=None, output_seconds=None)
 
-    def rehearse_training(self, _: Callable[[], None]) -> float:
-        if self._backward_seconds is None:
+    def rehearse_training(self, _: Callable[[], None]) -> PassSeconds:
+        if self._passes is None:
             raise Unmeasured("it cannot be run")
-        return self._backward_seconds
+        return self._passes
 
 
-@pytest.mark.parametrize(("whole", "parts"), [(6.0, (2.0, 1.5, 1.0)), (None, (0.0, 0.0, 0.0)), (-1.0, (0.0, 0.0, 0.0))])
-def test_backward_passes_of_nodes_add_up_to_the_graphs(whole: float | None, parts: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(
+    ("whole", "forward", "backward"),
+    [
+        (PassSeconds(forward=2.5, backward=6.0), (1.0, 0.5), (2.0, 1.5, 1.0)),
+        (None, (0.5, 0.25), (0.0, 0.0, 0.0)),
+    ],
+)
+def test_passes_of_nodes_add_up_to_the_graphs(
+    whole: PassSeconds | None, forward: tuple[float, ...], backward: tuple[float, ...]
+) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         session = Session(ours, "cpu")
@@ -51,11 +59,11 @@ def test_backward_passes_of_nodes_add_up_to_the_graphs(whole: float | None, part
         frame = read_frame(theirs)
     assert frame is not None
     layers, loss = stage_daemon_pb2.ProfileResponse.FromString(frame.body).measured
-    assert (layers.seconds, loss.seconds) == (0.5, 0.25)
+    assert (layers.seconds, loss.seconds) == forward
     for one in (layers, loss):
         seconds = (one.backward_seconds, one.input_gradient_seconds, one.weight_gradient_seconds)
         # What is not told again stays as it was told of each node alone: the response has none.
-        assert seconds == parts
+        assert seconds == backward
 
 
 def test_nothing_is_run_back_where_nothing_was_asked_for_that() -> None:
