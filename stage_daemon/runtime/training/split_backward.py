@@ -90,6 +90,8 @@ class _Ways:
     leaves: Iterable[torch.Tensor]
     owners: dict[Node, Node | None] = field(default_factory=dict)
     _outputs: dict[Node, set[int]] = field(default_factory=dict)
+    # Torch makes an object for each node that it is asked for: once is enough.
+    _children: dict[Node, list[Node]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         to_leaves = {get_gradient_edge(leaf).node for leaf in self.leaves}
@@ -97,11 +99,11 @@ class _Ways:
             self._outputs.setdefault(edge.node, set()).add(edge.output_nr)
         order = self._children_first()
         for node in order:
-            if any(child in to_leaves for child, _ in _following(node)):
+            if not to_leaves.isdisjoint(self._children[node]):
                 to_leaves.add(node)
         for node in order:
             if node in to_leaves:
-                self._own((child for child, _ in _following(node) if child not in to_leaves), node)
+                self._own((child for child in self._children[node] if child not in to_leaves), node)
         self._own((edge.node for edge in self.beginning if edge.node not in to_leaves), None)
 
     def edges_into(self, node: Node) -> tuple[GradientEdge, ...]:
@@ -118,9 +120,12 @@ class _Ways:
             elif node not in seen:
                 seen.add(node)
                 stack.append((node, True))
-                for child, output in _following(node):
-                    self._outputs.setdefault(child, set()).add(output)
-                    stack.append((child, False))
+                children = self._children[node] = []
+                for child, output in node.next_functions:
+                    if child is not None:
+                        self._outputs.setdefault(child, set()).add(output)
+                        children.append(child)
+                        stack.append((child, False))
         return order
 
     def _own(self, nodes: Iterable[Node], owner: Node | None) -> None:
@@ -133,8 +138,4 @@ class _Ways:
                     continue
                 claimed = None
             self.owners[node] = claimed
-            stack += [(child, claimed) for child, _ in _following(node)]
-
-
-def _following(node: Node) -> Iterable[tuple[Node, int]]:
-    return ((child, output) for child, output in node.next_functions if child is not None)
+            stack += [(child, claimed) for child in self._children[node]]
