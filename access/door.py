@@ -24,6 +24,8 @@ INPUTS_SHARED, OUTPUTS_SHARED = b"I", b"O"
 # it, for want of descriptors or of address space. Until then nothing may lie in any memory.
 INPUTS_ANSWERED = b"A"
 TAKEN, REFUSED = b"+", b"-"
+# A training's requests and their answers.
+TRAINING = b"T"
 WELCOME = b"w"
 # Sequence, bytes of the message, place of the tensors' bytes, number of these bytes. A place of 0 is behind the
 # message, n is the slot n - 1 of the last memory that was announced. Sequence 0 announces memory, whose descriptor
@@ -46,6 +48,8 @@ _MIN_SLOTS, _MAX_SLOTS = 8, 16
 _USUAL_BYTES = 1 << 26
 # Of all slots together.
 MAX_MEMORY_BYTES = 1 << 30
+# Of one request of a training; what is larger goes by its stream.
+MOST_REQUEST_BYTES = MAX_MEMORY_BYTES // _MIN_SLOTS
 # Memories that a larger one has taken the place of, and that the receiver still uses.
 _MAX_OLDER = 2
 

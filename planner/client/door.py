@@ -29,6 +29,7 @@ from access.door import (
     READ_BYTES,
     SEND_BUFFER_BYTES,
     SESSION,
+    TRAINING,
     WELCOME,
     SlotReader,
     SlotWriter,
@@ -41,6 +42,7 @@ from access.door import (
 from access.ring import Ring
 from protos.v1 import stage_daemon_pb2
 
+_SHARED = {INPUTS: INPUTS_SHARED, OUTPUTS: OUTPUTS_SHARED, TRAINING: TRAINING}
 # Of sessions at the same time, and of each direction of one.
 _MAX_KEPT = 4
 _MAX_KEPT_BYTES = 1 << 28
@@ -91,22 +93,22 @@ def _worth_keeping(ring: Ring | None) -> Ring | None:
 
 
 class Passage:
-    """One direction of one session. Raises OSError where the worker has gone or does not go on."""
+    """One direction of a session, or both of a training. Raises OSError where the worker has gone or stands still."""
 
     def __init__(
         self, door: stage_daemon_pb2.WorkerDoor, purpose: bytes, session_id: int, memory: Ring | None = None
     ) -> None:
         """`memory`: what an earlier session has left, see `memory`."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        shares_memory = door.shares_memory
-        self._incoming = SlotReader(memory, keeps_descriptors=True) if shares_memory and purpose == OUTPUTS else None
+        is_answered = purpose == INPUTS and door.shares_memory and door.answers_memory
+        if is_answered:
+            purpose = INPUTS_ANSWERED
+        elif door.shares_memory:
+            purpose = _SHARED[purpose]
+        self._incoming = SlotReader(memory, keeps_descriptors=True) if purpose == OUTPUTS_SHARED else None
         self._outgoing: SlotWriter | None = None
-        if shares_memory and purpose == INPUTS:
-            self._outgoing = SlotWriter(memory, keeps_descriptors=True, is_answered=door.answers_memory)
-        if self._incoming is not None:
-            purpose = OUTPUTS_SHARED
-        elif self._outgoing is not None:
-            purpose = INPUTS_ANSWERED if door.answers_memory else INPUTS_SHARED
+        if purpose in (INPUTS_ANSWERED, INPUTS_SHARED, TRAINING):
+            self._outgoing = SlotWriter(memory, keeps_descriptors=True, is_answered=is_answered)
         try:
             self._socket.settimeout(_CONNECT_SECONDS)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)

@@ -1316,6 +1316,10 @@ class WorkerDoor(google.protobuf.message.Message):
     With `A` in place of `I`, where `answers_memory` is set, the worker answers each announcement on that socket: with `+`, or
     with `-` where it cannot have that memory. Until the client has read the answer, all data follows its message; after `-`
     places are of the memory before, as if the other had not been announced.
+
+    `T`, with the session id that the answer to `open` has, is for a training's steps: each is a frame without a message whose
+    data is a TrainRequest, and so is its answer, whose message is a TrainResponse. Whatever else is asked of a training goes
+    by its stream, which tells what ended it.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1476,6 +1480,7 @@ class TrainRequest(google.protobuf.message.Message):
     TAKE_SNAPSHOT_FIELD_NUMBER: builtins.int
     FETCH_STATES_FIELD_NUMBER: builtins.int
     TAKE_FETCHED_FIELD_NUMBER: builtins.int
+    LEAVE_FIELD_NUMBER: builtins.int
     @property
     def open(self) -> Global___OpenTraining: ...
     @property
@@ -1490,6 +1495,8 @@ class TrainRequest(google.protobuf.message.Message):
     def fetch_states(self) -> Global___FetchStates: ...
     @property
     def take_fetched(self) -> Global___TakeFetched: ...
+    @property
+    def leave(self) -> Global___LeaveTraining: ...
     def __init__(
         self,
         *,
@@ -1500,12 +1507,25 @@ class TrainRequest(google.protobuf.message.Message):
         take_snapshot: Global___TakeSnapshot | None = ...,
         fetch_states: Global___FetchStates | None = ...,
         take_fetched: Global___TakeFetched | None = ...,
+        leave: Global___LeaveTraining | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["content", b"content", "fetch_states", b"fetch_states", "open", b"open", "read_states", b"read_states", "step", b"step", "take_fetched", b"take_fetched", "take_snapshot", b"take_snapshot", "write_states", b"write_states"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["content", b"content", "fetch_states", b"fetch_states", "open", b"open", "read_states", b"read_states", "step", b"step", "take_fetched", b"take_fetched", "take_snapshot", b"take_snapshot", "write_states", b"write_states"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["open", "step", "read_states", "write_states", "take_snapshot", "fetch_states", "take_fetched"] | None: ...
+    def HasField(self, field_name: typing.Literal["content", b"content", "fetch_states", b"fetch_states", "leave", b"leave", "open", b"open", "read_states", b"read_states", "step", b"step", "take_fetched", b"take_fetched", "take_snapshot", b"take_snapshot", "write_states", b"write_states"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "fetch_states", b"fetch_states", "leave", b"leave", "open", b"open", "read_states", b"read_states", "step", b"step", "take_fetched", b"take_fetched", "take_snapshot", b"take_snapshot", "write_states", b"write_states"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["open", "step", "read_states", "write_states", "take_snapshot", "fetch_states", "take_fetched", "leave"] | None: ...
 
 Global___TrainRequest: typing_extensions.TypeAlias = TrainRequest
+
+@typing.final
+class LeaveTraining(google.protobuf.message.Message):
+    """What a daemon says to its own worker once the client's stream has ended: nothing more comes by the door."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___LeaveTraining: typing_extensions.TypeAlias = LeaveTraining
 
 @typing.final
 class OpenTraining(google.protobuf.message.Message):
@@ -1515,11 +1535,14 @@ class OpenTraining(google.protobuf.message.Message):
     OPTIMIZER_FIELD_NUMBER: builtins.int
     LOSS_VALUE_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
     deployment_id: builtins.str
     loss_value: builtins.int
     """Value.id of the output that is trained on."""
     seed: builtins.str
     """Random numbers depend on it, on the node, the step and the microbatch. Empty: the deployment's id."""
+    host: builtins.str
+    """Of the client, where it can reach workers of its own host by their doors."""
     @property
     def optimizer(self) -> Global___Optimizer: ...
     def __init__(
@@ -1529,9 +1552,10 @@ class OpenTraining(google.protobuf.message.Message):
         optimizer: Global___Optimizer | None = ...,
         loss_value: builtins.int = ...,
         seed: builtins.str = ...,
+        host: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["optimizer", b"optimizer"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "loss_value", b"loss_value", "optimizer", b"optimizer", "seed", b"seed"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "host", b"host", "loss_value", b"loss_value", "optimizer", b"optimizer", "seed", b"seed"]) -> None: ...
 
 Global___OpenTraining: typing_extensions.TypeAlias = OpenTraining
 
@@ -1873,16 +1897,26 @@ class TrainingOpened(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     STATES_FIELD_NUMBER: builtins.int
+    DOOR_FIELD_NUMBER: builtins.int
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    session_id: builtins.int
     @property
     def states(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """State.name of all that is held here, tied ones under each name."""
+
+    @property
+    def door(self) -> Global___WorkerDoor:
+        """Where steps can be asked for past the daemon, until the next `open`, and as which session. On the client's host alone."""
 
     def __init__(
         self,
         *,
         states: collections.abc.Iterable[builtins.str] | None = ...,
+        door: Global___WorkerDoor | None = ...,
+        session_id: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["states", b"states"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["door", b"door"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["door", b"door", "session_id", b"session_id", "states", b"states"]) -> None: ...
 
 Global___TrainingOpened: typing_extensions.TypeAlias = TrainingOpened
 

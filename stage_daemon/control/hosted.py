@@ -29,6 +29,8 @@ MISSES_UNTIL_HUNG = 2
 # While it answers, within the time of one miss: what hangs has done so for no longer than a share of that unasked.
 ASKS_PER_MISS = 4
 
+_LEAVE = stage_daemon_pb2.TrainRequest(leave=stage_daemon_pb2.LeaveTraining()).SerializeToString()
+
 log = structlog.get_logger(__name__)
 
 
@@ -243,8 +245,11 @@ class HostedDeployment:
             self._senders.discard(session_id)
 
     @contextlib.contextmanager
-    def training(self) -> Iterator[None]:
-        """One client trains a deployment at a time: another's steps would be between its own."""
+    def training(self, *, by_door: bool = False) -> Iterator[None]:
+        """One client trains a deployment at a time: another's steps would be between its own.
+
+        What a client asks for `by_door` only the worker knows: it says when that is over.
+        """
         self.check_running()
         if not self.connection.HasField("training"):
             raise Conflict(
@@ -257,6 +262,8 @@ class HostedDeployment:
             yield
         finally:
             self._is_training = False
+            if by_door:
+                self._unfinished = asyncio.create_task(self._end_training(self._unfinished))
 
     async def train(self, request: bytes) -> AsyncGenerator[bytes, None]:
         """Serialized TrainResponses. Who leaves before the last one leaves a step that other daemons may not have."""
@@ -294,9 +301,18 @@ class HostedDeployment:
         finally:
             self._is_saving = False
 
-    async def _finish_training(self, replies: TrainingReplies) -> None:
+    async def _end_training(self, unfinished: asyncio.Task[None] | None) -> None:
+        """What came by the door and has not been begun is forgotten; a step that has is done."""
+        if unfinished is not None:
+            await unfinished
+        if self._worker is not None:
+            await self._finish_training(self._worker.training_replies(), _LEAVE)
+
+    async def _finish_training(self, replies: TrainingReplies, request: bytes | None = None) -> None:
         try:
             async with asyncio.timeout(self.connection.deadline_seconds):
+                if request is not None:
+                    await replies.ask(request)
                 while not replies.is_over:
                     await replies.next()
         except TimeoutError:

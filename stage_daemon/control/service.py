@@ -124,9 +124,10 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
     async def Train(self, request_iterator: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
         """The requests are the bytes that came: all but the first are for the worker to read. It makes the answers'."""
         request: bytes | None = await anext(request_iterator, b"")
-        hosted = self._supervisor.find(_training_opened(request or b"").deployment_id)
+        opened = _training_opened(request or b"")
+        hosted = self._supervisor.find(opened.deployment_id)
         _check_ticket(hosted, context)
-        with hosted.training():
+        with hosted.training(by_door=bool(opened.host)):
             while request is not None:
                 async with contextlib.aclosing(hosted.train(request)) as responses:
                     async for response in responses:

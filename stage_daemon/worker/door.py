@@ -32,6 +32,7 @@ from access.door import (
     SEND_BUFFER_BYTES,
     SESSION,
     TAKEN,
+    TRAINING,
     WELCOME,
     SlotReader,
     SlotWriter,
@@ -50,7 +51,7 @@ from stage_daemon.worker.frames import MAX_WAITING_BYTES, MAX_WAITING_RESULTS
 from stage_daemon.worker.framing import InputReader, ResultWriter
 
 _OF_INPUTS = (INPUTS, INPUTS_SHARED, INPUTS_ANSWERED)
-_PURPOSES = (*_OF_INPUTS, OUTPUTS, OUTPUTS_SHARED)
+_PURPOSES = (*_OF_INPUTS, OUTPUTS, OUTPUTS_SHARED, TRAINING)
 _TOKEN_BYTES = 16
 # Who has connected and said nothing yet: past so many, the oldest is let go. A client says who it is at once.
 _MAX_NEWCOMERS = 64
@@ -62,7 +63,10 @@ _MAX_PAYLOAD_BYTES = 1 << 40
 
 
 class Door:
-    """`on_unread` is called with the session whose client leaves too many results unread; the client is then let go."""
+    """`on_unread` is called with the session whose client leaves too many results unread; the client is then let go.
+
+    `on_trainer` is given the connection of a training's session, and takes it if there is such a session.
+    """
 
     def __init__(
         self,
@@ -70,7 +74,9 @@ class Door:
         input_format: InputFormat,
         on_unread: Callable[[int], None],
         foreign_inputs: Set[int] = frozenset(),
+        on_trainer: Callable[[int, socket.socket], bool] = lambda session_id, connection: False,
     ) -> None:
+        self._on_trainer = on_trainer
         self._ingress = ingress
         self._reader = InputReader(input_format, foreign_inputs)
         self._writer = ResultWriter()
@@ -165,8 +171,12 @@ class Door:
             return None
         finally:
             slots.close()
-        is_input = purpose in _OF_INPUTS
-        if is_input:
+        keeps_no_results = purpose in (*_OF_INPUTS, TRAINING)
+        if purpose == TRAINING:
+            if not self._on_trainer(session_id, connection):
+                connection.close()
+                return None
+        elif keeps_no_results:
             inlet = Inlet(
                 connection,
                 session_id,
@@ -182,7 +192,7 @@ class Door:
             return None
         with contextlib.suppress(OSError):
             connection.send(WELCOME)
-        return None if is_input else (session_id, connection.fileno())
+        return None if keeps_no_results else (session_id, connection.fileno())
 
 
 def _memory_for_results(slots: SlotReader, announcement: bytes) -> Ring | None:

@@ -101,7 +101,14 @@ class Pipeline:
             values=wire.declared_from_proto(request.inputs), symbols=symbols, copies=copies
         )
         self._ingress = Ingress(callbacks.on_taken)
-        self.door = Door(self._ingress, self._input_format, callbacks.on_unread, self._foreign_inputs(request))
+        self.door = Door(
+            self._ingress,
+            self._input_format,
+            callbacks.on_unread,
+            self._foreign_inputs(request),
+            lambda session_id, connection: self._training is not None and self._training.let_in(session_id, connection),
+        )
+        self._training: Training | None = None
         self._choices = Choices()
         self._num_outputs = len(request.outputs)
         self._egress = Egress(max(1, request.microbatches_in_flight), self.door.give, self._choices.apply, copies)
@@ -124,7 +131,8 @@ class Pipeline:
         self._until_computed = waiting_until_computed(streams_of(device))
         self._blobs = blobs
         self._step_timeline = step_timeline(self._lane_of_steps) if self._lane_of_steps else None
-        self._training = self._make_training(request, edges) if self._lane_of_steps else None
+        if self._lane_of_steps:
+            self._training = self._make_training(request, edges)
         self._around = Surroundings(
             deployment_id=request.deployment_id,
             stages=_evaluating(self._stages) if self._training else self._stages,
@@ -239,6 +247,7 @@ class Pipeline:
             ),
             inputs=self._input_format,
             blobs=self._blobs,
+            door=self.door.address,
         )
         return Training(training, self._callbacks.on_trained)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import secrets
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,10 +21,11 @@ from stage_daemon.runtime.training.step import StepInterpreter, TrainingSurround
 from stage_daemon.runtime.training.weights import Weights
 from stage_daemon.worker import shards, training_wire
 from stage_daemon.worker.failures import failure_from_error
+from stage_daemon.worker.training_inlet import Request, TrainingInlet
 
-_Asked = tuple[stage_daemon_pb2.TrainRequest, Sequence[training_wire.Microbatch]]
 # A response, and whether it is the last to its request.
 Reply = Callable[[stage_daemon_pb2.TrainResponse, bool], None]
+_Asked = tuple[stage_daemon_pb2.TrainRequest, Sequence[training_wire.Microbatch], Reply]
 
 
 class Blobs(Protocol):
@@ -41,6 +44,8 @@ class TrainingOf:
     weights: Weights
     inputs: InputFormat
     blobs: Blobs
+    # Where a client of this host reaches `let_in`.
+    door: Callable[[], stage_daemon_pb2.WorkerDoor] | None = None
 
 
 class Training:
@@ -49,7 +54,11 @@ class Training:
     def __init__(self, training: TrainingOf, reply: Reply) -> None:
         self._training = training
         self._reply = reply
-        self._waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        # None of the requests follows where None stands. With those that came by the door: by which inlet.
+        self._waiting: queue.SimpleQueue[tuple[Request, TrainingInlet | None] | None] = queue.SimpleQueue()
+        # Of whom the door lets in, once; 0: nobody.
+        self._session_id = 0
+        self._inlet: TrainingInlet | None = None
         self.interpreter: StepInterpreter | None = None
         self._num_groups = 0
         self._states = DeviceStates(training.around.stages)
@@ -58,8 +67,17 @@ class Training:
         self._copying: Snapshot | None = None
         self._fetched: Mapping[TensorKey, torch.Tensor] | None = None
 
-    def submit(self, request: bytes) -> None:
-        self._waiting.put(request)
+    def submit(self, request: Request, inlet: TrainingInlet | None = None) -> None:
+        """By the supervisor, or by the inlet that is to have the answer."""
+        self._waiting.put((request, inlet))
+
+    def let_in(self, session_id: int, connection: socket.socket) -> bool:
+        """Whether it is the client whose stream is open, which then may ask for steps here."""
+        if not session_id or session_id != self._session_id:
+            return False
+        self._session_id = 0
+        self._inlet = TrainingInlet(connection, self.submit)
+        return True
 
     def take_no_more(self) -> None:
         self._waiting.put(None)
@@ -69,22 +87,34 @@ class Training:
         while (asked := self._next()) is not None:
             self.do(*asked)
             del asked
+        self._end_inlet()
         self._training.around.mail.end()
 
     def _next(self) -> _Asked | None:
         """A call of its own: the message, as large as the batch, goes once its tensors have memory of their own."""
-        body = self._waiting.get()
-        return None if body is None else _read(body)
+        while (waiting := self._waiting.get()) is not None:
+            body, inlet = waiting
+            if inlet is None:
+                return *_read(body), self._reply
+            if not inlet.is_over:
+                return *_only_step(*_read(body)), _by(inlet)
+        return None
 
-    def do(self, request: stage_daemon_pb2.TrainRequest, microbatches: Sequence[training_wire.Microbatch]) -> None:
+    def do(
+        self,
+        request: stage_daemon_pb2.TrainRequest,
+        microbatches: Sequence[training_wire.Microbatch],
+        reply: Reply | None = None,
+    ) -> None:
         """`microbatches` are a step's: see `training_wire.read_request`."""
+        reply = reply or self._reply
         if request.WhichOneof("content") == "step":
-            self._reply(self._step(request.step, microbatches), True)
+            reply(self._step(request.step, microbatches), True)
             return
         try:
-            self._reply(self._answer(request), True)
+            reply(self._answer(request), True)
         except DaemonError as error:
-            self._reply(_refusal(error), True)
+            reply(_refusal(error), True)
 
     def save_snapshot(self) -> stage_daemon_pb2.SaveSnapshotResponse:
         """Of the last snapshot, once; on any thread. Steps go on meanwhile."""
@@ -100,7 +130,9 @@ class Training:
         kind = request.WhichOneof("content")
         if kind == "open":
             self._open(request.open)
-            return training_wire.opened_to_proto(self._states.names)
+            response = training_wire.opened_to_proto(self._states.names)
+            self._offer_door(request.open.host, response.opened)
+            return response
         if kind == "read_states":
             for name, tensor in self._states.read():
                 self._reply(training_wire.state_to_proto(name, tensor), False)
@@ -115,6 +147,8 @@ class Training:
                 raise Conflict("no states were fetched")
             fetched, self._fetched = self._fetched, None
             self._write(fetched)
+        elif kind == "leave":
+            self._end_inlet()
         else:
             raise InvalidRequest(
                 "a training request of no known kind, or that cannot be parsed: client and daemon differ in version"
@@ -132,6 +166,21 @@ class Training:
             before_update=self._settle,
         )
         self._num_groups = len(settings.groups)
+
+    def _offer_door(self, host: str, opened: stage_daemon_pb2.TrainingOpened) -> None:
+        """To a client of this host. Whoever was let in before is let go."""
+        self._end_inlet()
+        door = self._training.door() if host and self._training.door is not None else None
+        if door is not None and door.host == host:
+            self._session_id = secrets.randbits(63) or 1
+            opened.door.CopyFrom(door)
+            opened.session_id = self._session_id
+
+    def _end_inlet(self) -> None:
+        self._session_id = 0
+        if self._inlet is not None:
+            self._inlet.end()
+            self._inlet = None
 
     def _step(
         self, step: stage_daemon_pb2.TrainingStep, microbatches: Sequence[training_wire.Microbatch]
@@ -173,7 +222,19 @@ class Training:
         self._fetched = {key: training_wire.read_saved(saved[key], self._training.blobs.read_range) for key in here}
 
 
-def _read(body: bytes) -> _Asked:
+def _by(inlet: TrainingInlet) -> Reply:
+    return lambda response, is_last: inlet.give(response)
+
+
+def _only_step(
+    request: stage_daemon_pb2.TrainRequest, microbatches: Sequence[training_wire.Microbatch]
+) -> tuple[stage_daemon_pb2.TrainRequest, Sequence[training_wire.Microbatch]]:
+    """Of what came by the door: the supervisor hears of everything else, and its answers may be several."""
+    is_step = request.WhichOneof("content") == "step"
+    return (request, microbatches) if is_step else (stage_daemon_pb2.TrainRequest(), ())
+
+
+def _read(body: Request) -> tuple[stage_daemon_pb2.TrainRequest, Sequence[training_wire.Microbatch]]:
     """A request of no kind where it cannot be parsed."""
     try:
         return training_wire.read_request(body)

@@ -131,17 +131,17 @@ class Microbatch(NamedTuple):
     items: Sequence[RawItem]
 
 
-def read_request(content: bytes) -> tuple[stage_daemon_pb2.TrainRequest, Sequence[Microbatch]]:
+def read_request(content: bytes | memoryview) -> tuple[stage_daemon_pb2.TrainRequest, Sequence[Microbatch]]:
     """A serialized TrainRequest, and the microbatches of a step. Those of a large one get memory of their own, and the
     message is without them. Raises DecodeError."""
     if len(content) > LARGE_BYTES:
         with suppress(DecodeError):
             return _skim_step(content)
-    request = stage_daemon_pb2.TrainRequest.FromString(content)
+    request = stage_daemon_pb2.TrainRequest.FromString(bytes(content))
     return request, [Microbatch(one.sequence, wire.raw_items(one)) for one in request.step.microbatches]
 
 
-def _skim_step(content: bytes) -> tuple[stage_daemon_pb2.TrainRequest, Sequence[Microbatch]]:
+def _skim_step(content: bytes | memoryview) -> tuple[stage_daemon_pb2.TrainRequest, Sequence[Microbatch]]:
     """Raises DecodeError for what is no step too."""
     beside, extent = split(content, _STEP)
     message, extents = split_all(content, _MICROBATCHES, extent)

@@ -157,17 +157,17 @@ def read_inputs(content: bytes) -> list[RawItem]:
     return read_microbatch(content, (0, len(content)))[1]
 
 
-def read_microbatch(content: bytes, within: Extent) -> tuple[stage_daemon_pb2.Microbatch, list[RawItem]]:
+def read_microbatch(content: bytes | memoryview, within: Extent) -> tuple[stage_daemon_pb2.Microbatch, list[RawItem]]:
     """As `read_inputs`, of the one that stands there, and its message, which of a large one is without those bytes."""
     start, end = within
     if end - start > LARGE_BYTES:
         with suppress(DecodeError):
             return _skim_microbatch(content, within)
-    microbatch = stage_daemon_pb2.Microbatch.FromString(content[start:end])
+    microbatch = stage_daemon_pb2.Microbatch.FromString(bytes(content[start:end]))
     return microbatch, raw_items(microbatch)
 
 
-def _skim_microbatch(content: bytes, within: Extent) -> tuple[stage_daemon_pb2.Microbatch, list[RawItem]]:
+def _skim_microbatch(content: bytes | memoryview, within: Extent) -> tuple[stage_daemon_pb2.Microbatch, list[RawItem]]:
     skimmed = skim(content, _OF_INPUTS, within)
     microbatch, memory = stage_daemon_pb2.Microbatch.FromString(skimmed.message), memoryview(content)
     return microbatch, [

@@ -388,6 +388,23 @@ def test_a_plan_for_inference_does_not_train(client: PlannerClient) -> None:
                 list(stub.Train(iter([stage_daemon_pb2.TrainRequest(open=opened)]), metadata=((TICKET_KEY, ticket),)))
 
 
+def test_steps_on_one_host_go_past_the_daemons(client: PlannerClient, cluster: LocalCluster) -> None:
+    with (
+        deployed(client, Tied(), tokens(4, 0), PipelineSchedule.GPIPE) as [deployment],
+        client.train(deployment.id, "sgd:lr=0.1") as trainer,
+    ):
+        daemons = [cluster.daemons[placement.device_id].process_id for placement in deployment.stages]
+        for process_id in daemons:
+            os.kill(process_id, signal.SIGSTOP)
+        try:
+            assert trainer.step(*tokens(8, 0)).applied
+        finally:
+            for process_id in daemons:
+                os.kill(process_id, signal.SIGCONT)
+        assert trainer.step(*tokens(8, 1)).number == 2
+        assert trainer.state_dict()
+
+
 def test_a_worker_that_dies_ends_the_step_and_is_named(client: PlannerClient) -> None:
     with (
         deployed(client, Tied(), tokens(4, 0), PipelineSchedule.GPIPE) as [deployment],

@@ -5,11 +5,14 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import grpc
 
+from access.door import MOST_REQUEST_BYTES, TRAINING
 from access.tickets import TICKET_KEY
+from planner.client.door import Passage
 from planner.client.interruption import interruptible
 from planner.client.messages import failure_from_proto
 from planner.client.session import SERVICE
@@ -27,7 +30,9 @@ def serialized(request: Request) -> bytes:
 
 
 class TrainingStreams:
-    """By device id. A wait longer than the deadline is an error, after which nothing can be asked any more."""
+    """By device id. Steps go by the worker's door where it is on this host, all else by its daemon.
+
+    A wait longer than the deadline is an error, after which nothing can be asked any more."""
 
     def __init__(
         self,
@@ -104,6 +109,10 @@ class _Stream:
         requests: Iterator[Request] = iter(self._requests.get, None)
         self._stub = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel)
         self._ticket = ticket
+        self._passage: Passage | None = None
+        self._num_by_door = 0
+        # The answer to what was sent last comes there.
+        self._waits_at_door = False
         train = channel.stream_stream(
             f"{SERVICE}/Train", request_serializer=serialized, response_deserializer=_Response.FromString
         )
@@ -112,7 +121,18 @@ class _Stream:
         self._thread.start()
 
     def send(self, request: Request) -> None:
-        self._requests.put(request)
+        """What is serialized already is a step."""
+        self._waits_at_door = False
+        if self._passage is None or not isinstance(request, bytes) or len(request) > MOST_REQUEST_BYTES:
+            self._requests.put(request)
+            return
+        self._num_by_door += 1
+        self._waits_at_door = True
+        try:
+            with interruptible(self._passage.end_waits):
+                self._passage.send(self._num_by_door, b"", [memoryview(request)], self._deadline_seconds)
+        except OSError:
+            self._leave_door()
 
     def save_snapshot(self, request: stage_daemon_pb2.SaveSnapshotRequest) -> Any:
         """A future: it may take long, and ends where the daemon does."""
@@ -120,13 +140,55 @@ class _Stream:
 
     def answers(self) -> list[_Response]:
         """To one request. States come one by one, until a response without one."""
+        if self._waits_at_door:
+            return [self._from_worker()]
         answers = [self._next()]
         while answers[-1].WhichOneof("content") == "state":
             answers.append(self._next())
+        if answers[-1].WhichOneof("content") == "opened":
+            self._use_door(answers[-1].opened)
         return answers
+
+    def _use_door(self, opened: stage_daemon_pb2.TrainingOpened) -> None:
+        self._leave_door()
+        if not opened.session_id or not opened.door.shares_memory:
+            return
+        # A worker that cannot be reached from here after all is asked by its daemon.
+        with suppress(OSError):
+            self._passage = Passage(opened.door, TRAINING, opened.session_id)
+
+    def _leave_door(self) -> None:
+        if self._passage is not None:
+            self._passage.close()
+            self._passage = None
+
+    def _from_worker(self) -> _Response:
+        """What its daemon says where the worker says nothing more."""
+        if self._passage is not None:
+            try:
+                with interruptible(self._passage.end_waits):
+                    frame = self._passage.take(self._deadline_seconds)
+            except TimeoutError:
+                raise self._overdue() from None
+            except OSError:
+                frame = None
+            if frame is not None:
+                _, message, _ = frame
+                return _Response.FromString(message)
+        self._ask_why()
+        self._next()
+        raise Unavailable(f"the worker of {self._device_id} has ended the training")
+
+    def _ask_why(self) -> None:
+        """Asks for nothing: a daemon whose worker has gone says why."""
+        self._leave_door()
+        request = stage_daemon_pb2.TrainRequest()
+        request.write_states.SetInParent()
+        self._requests.put(request)
 
     def close(self) -> None:
         """Ends the stream; what is under way on the daemon ends by itself."""
+        self._leave_door()
         self._requests.put(None)
         self._thread.join(_CLOSE_SECONDS)
         self._call.cancel()
@@ -144,11 +206,14 @@ class _Stream:
                 if isinstance(answer, PlannerError):
                     raise answer
         except queue.Empty:
-            raise Unavailable(
-                f"no answer from the daemon of {self._device_id} within {self._deadline_seconds:g} s; look at its log,"
-                " or allow more by deadline_seconds"
-            ) from None
+            raise self._overdue() from None
         return answer
+
+    def _overdue(self) -> Unavailable:
+        return Unavailable(
+            f"no answer from the daemon of {self._device_id} within {self._deadline_seconds:g} s; look at its log,"
+            " or allow more by deadline_seconds"
+        )
 
     def _pump(self) -> None:
         failure: PlannerError = Unavailable(f"the daemon of {self._device_id} ended the training")

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from access.files import WatchedCredentials
+from access.host import host_identity
 from access.tensor_fields import enclosed
 from planner.client.connection import open_channel
 from planner.client.microbatches import InputEncoder, Item, decode, fill_tensor, kind_of_batch, microbatch_buffers
@@ -397,6 +398,7 @@ class Trainer:
             optimizer=optimizer_to_proto(self._optimizer),
             loss_value=self._loss_value,
             seed=seed,
+            host=host_identity(),
         )
         answers = self._ask_all(stage_daemon_pb2.TrainRequest(open=opened))
         # By device: the names of the states that it holds.

@@ -92,6 +92,25 @@ async def test_who_trains_hears_no_answer_to_one_that_left_while_its_request_was
     assert await second == [b"done 2"]
 
 
+async def test_who_trains_next_waits_until_the_worker_has_ended_what_came_by_its_door(
+    ends: tuple[HostedDeployment, socket.socket],
+) -> None:
+    hosted, worker = ends
+    hosted.connection.training.SetInParent()
+    with hosted.training(by_door=True):
+        pass
+    second = asyncio.create_task(answers(hosted, b"2"))
+    ending = await asyncio.to_thread(read_frame, worker)
+    assert ending is not None
+    assert stage_daemon_pb2.TrainRequest.FromString(ending.body).WhichOneof("content") == "leave"
+    await asyncio.to_thread(write_frame, worker, Frame(kind=FrameKind.TRAINED, body=b"left"))
+    asked = await asyncio.to_thread(read_frame, worker)
+    assert asked is not None
+    assert asked.body == b"2"
+    await asyncio.to_thread(write_frame, worker, Frame(kind=FrameKind.TRAINED, body=b"done 2"))
+    assert await second == [b"done 2"]
+
+
 async def test_who_saves_hears_no_answer_to_one_that_left_while_its_snapshot_was_saved(
     ends: tuple[HostedDeployment, socket.socket],
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +16,8 @@ import pytest
 from planner.client.training.streams import TrainingStreams
 from planner.errors import StepNotApplied, Unavailable
 from protos.v1 import planner_pb2, stage_daemon_pb2, stage_daemon_pb2_grpc
+from stage_daemon.runtime.ingress import Ingress, InputFormat
+from stage_daemon.worker.door import Door
 from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
@@ -83,3 +87,42 @@ def test_after_a_step_that_was_not_applied_the_next_is_answered() -> None:
             numbers(streams, 2)
         daemons["a"].fails = False
         assert numbers(streams, 3) == [3, 3]
+
+
+class DaemonWithDoor(Daemon):
+    """Its worker lets trainers in, and answers nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trainers: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+        self.door = Door(
+            Ingress(lambda _: None),
+            InputFormat(values=(), symbols={}),
+            lambda _: None,
+            on_trainer=lambda session_id, connection: self.trainers.put(connection) is None,
+        )
+
+    def Train(self, requests: Any, context: Any) -> Iterator[stage_daemon_pb2.TrainResponse]:
+        for request in requests:
+            if request.WhichOneof("content") == "open":
+                opened = stage_daemon_pb2.TrainingOpened(door=self.door.address(), session_id=1)
+                yield stage_daemon_pb2.TrainResponse(opened=opened)
+            else:
+                yield from super().Train([request], context)
+
+
+@pytest.mark.parametrize("asks_first", [True, False])
+def test_a_door_that_closes_answers_no_step(asks_first: bool) -> None:
+    """The worker may live, and what the daemon answers then is no answer to the step."""
+    daemon = DaemonWithDoor()
+    with opened({"a": daemon}) as streams:
+        streams.ask({"a": stage_daemon_pb2.TrainRequest(open=stage_daemon_pb2.OpenTraining())})
+        trainer = daemon.trainers.get(timeout=WAIT_SECONDS)
+        step = stage_daemon_pb2.TrainRequest(step=stage_daemon_pb2.TrainingStep(number=1)).SerializeToString()
+        if asks_first:
+            closing = threading.Thread(target=lambda: trainer.recv(len(step)) and trainer.close())
+            closing.start()
+        else:
+            trainer.close()
+        with pytest.raises(Unavailable, match="the worker of a has ended the training"):
+            streams.ask({"a": step})
