@@ -97,6 +97,7 @@ bench: $(VENV)/installed.stamp
 	$(BIN)/python -m benchmarks.copied_stages
 	$(BIN)/python -m benchmarks.first_answer_after_loss
 	$(BIN)/python -m benchmarks.predicted_stage_times
+	$(BIN)/python -m benchmarks.predicted_steps
 	$(BIN)/python -m benchmarks.export_llama_70b
 	$(BIN)/python -m benchmarks.training_schedules
 	$(BIN)/python -m benchmarks.recomputed_activations
