@@ -31,7 +31,7 @@ from planner.partition.modes.lone_batch import lone_batch
 from planner.partition.modes.single import offer_single_devices
 from planner.partition.modes.size_based import size_based
 from planner.partition.modes.sparse_nn import sparse_nn
-from planner.partition.objective import Objective, PipelineSchedule
+from planner.partition.objective import Objective
 from planner.partition.ordered.least_bottleneck import least_bottleneck
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.ordered.program_pass import Layout
@@ -131,14 +131,9 @@ def _program_order(portfolio: Portfolio) -> None:
 
 
 def _busiest_in_memory(portfolio: Portfolio, layout: Layout) -> None:
-    """What memory and messages make of the busiest device, and the pipeline filled and drained around it.
-
-    The best order makes do with less memory than these stages are sought for.
-    """
+    """What memory and messages make of the busiest device, and the pipeline filled and drained around it."""
     problem, num_stages = portfolio.problem, portfolio.request.num_stages
     assert problem.training is not None
-    if problem.training.schedule is PipelineSchedule.BEST:
-        return
     portfolio.prove(layout.lower_bound_seconds * problem.training.microbatches)
     nothing = np.zeros_like(problem.link_latency_seconds)
     computing = least_bottleneck(

@@ -22,6 +22,7 @@ from planner.partition.ordered.segments import SegmentRow, Segments
 from planner.partition.ordered.state_space import NOBODY, Label, StateSpace, num_counted_states
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.score import Scored, score
+from planner.partition.training.memory import most_kept_with_copies
 
 MAX_STATES = 600
 MAX_STEPS = 20_000
@@ -33,7 +34,7 @@ def least_bottleneck_with_copies(problem: PartitionProblem, num_stages: int = 0)
     classes = device_classes(problem)
     if num_counted_states(replace(classes, uniform_links=True)) > MAX_STATES:
         return None
-    space, copies = _space(classes, num_stages, problem.training.microbatches if problem.training else 0)
+    space, copies = _space(classes, num_stages, most_kept_with_copies(problem.training) if problem.training else 0)
     if space.source.size > MAX_STEPS:
         return None
     loads = SegmentLoads(problem, stage_links(classes, space.labels))

@@ -12,9 +12,11 @@ def kept_microbatches(training: Training, num_stages: int, stage: int) -> int:
     """Of stage `stage`, with one stage per device and no copies. Never grows with `stage`, nor shrinks with S.
 
     GPipe: every one. 1F1B: S - stage. ZB-H1: S, since the weights' passes come late; ZB-H2: 2 S - 1. The best order
-    makes do with what memory there is; plans for it are sought that have room for 1F1B.
+    makes do with what memory there is, which is one where there is room for no more.
     """
     m = training.microbatches
+    if training.schedule is PipelineSchedule.BEST:
+        return 1
     if training.schedule is PipelineSchedule.GPIPE:
         return m
     if training.schedule is PipelineSchedule.ZERO_BUBBLE:
@@ -26,12 +28,17 @@ def kept_microbatches(training: Training, num_stages: int, stage: int) -> int:
 
 def depends_on_num_stages(training: Training) -> bool:
     """Whether one more stage behind makes a stage keep more."""
-    return training.schedule is not PipelineSchedule.GPIPE
+    return training.schedule not in (PipelineSchedule.GPIPE, PipelineSchedule.BEST)
 
 
 def most_kept_microbatches(training: Training, num_devices: int) -> int:
     """At least what any stage keeps, wherever it stands, with one stage per device."""
     return kept_microbatches(training, num_devices, 0)
+
+
+def most_kept_with_copies(training: Training) -> int:
+    """At least what any copy of any stage keeps, and what the best order makes do with."""
+    return 1 if training.schedule is PipelineSchedule.BEST else training.microbatches
 
 
 def counted_microbatches(orders: Mapping[int, Sequence[Step]], num_stages: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import Infeasible
@@ -84,8 +84,6 @@ def test_of_so_many_stages(seed: int) -> None:
     num_stages=st.integers(1, 3),
 )
 def test_of_any_program_it_bounds_and_what_it_places_fits(problem: PartitionProblem, num_stages: int) -> None:
-    # The best order makes do with less memory than stages are sought for: what they need bounds no plan of it.
-    assume(problem.training is None or problem.training.schedule is not PipelineSchedule.BEST)
     expected = least(problem, Objective.THROUGHPUT, all_contiguous(problem, num_stages))
     walks = over_many_devices(problem, allowed_positions(problem), num_stages=num_stages)
     assert walks is not None
@@ -116,6 +114,41 @@ def test_a_stage_keeps_the_microbatches_of_its_own_place() -> None:
         assert walks.value == pytest.approx(expected)
         values.add(expected)
     assert len(values) > 2
+
+
+def under_the_best_order(**more: object) -> PartitionProblem:
+    """Three nodes on three unlike devices, four microbatches."""
+    training = Training(schedule=PipelineSchedule.BEST, microbatches=4, backward_ratio=1.0)
+    seconds = [[2.0, 1.0, 3.0], [1.0, 3.0, 2.0], [3.0, 2.0, 1.0]]
+    return chain(seconds, value_bytes=[6, 2, 9, 1], training=training, **more)
+
+
+@pytest.mark.parametrize("num_stages", [0, 2, 3])
+@pytest.mark.parametrize("per_byte", [0.01, [[0.0, 0.01, 0.2], [0.01, 0.0, 0.2], [0.2, 0.2, 0.0]]])
+def test_the_best_order_makes_do_with_one_microbatch_where_there_is_room_for_no_more(
+    per_byte: float | list[list[float]], num_stages: int
+) -> None:
+    """For each room, plans are found where there are any, of the least bottleneck, and their bound holds."""
+    values = set()
+    for room in range(10, 80, 5):
+        problem = under_the_best_order(memory_bytes=[room] * 3, per_byte=per_byte)
+        expected = least(problem, Objective.THROUGHPUT, all_contiguous(problem, num_stages))
+        walks = over_many_devices(problem, allowed_positions(problem), num_stages=num_stages)
+        assert walks is not None
+        assert walks.value == pytest.approx(expected)
+        layouts = [evaluate_layout(problem, *layout) for layout in walks.layouts]
+        if np.isinf(expected):
+            assert not layouts
+            with pytest.raises(Infeasible):
+                balanced(problem, num_stages)
+            continue
+        assert min(layout.bottleneck_seconds for layout in layouts) == pytest.approx(expected)
+        assert all(layout.fits(problem) for layout in layouts)
+        assignment = balanced(problem, num_stages)
+        assert evaluate(problem, assignment).bottleneck_seconds == pytest.approx(expected)
+        assert assignment.lower_bound_seconds == pytest.approx(expected)
+        values.add(expected)
+    assert values
 
 
 def on_hosts(sizes: list[int], kinds: list[int], *, num_nodes: int = 8) -> PartitionProblem:

@@ -43,10 +43,12 @@ def test_rows_equal_evaluate(problem: PartitionProblem) -> None:
             if problem.training is None:
                 continue
             assert row.trained_bytes[at] == evaluation.gradient_bytes + evaluation.optimizer_bytes
-            # The best order keeps what memory there is for, and is not known before the stages are.
-            if problem.training.schedule is not PipelineSchedule.BEST:
-                microbatches = kept_microbatches(problem.training, count, stage)
-                assert microbatches * row.saved_bytes[at] == evaluation.saved_bytes
+            kept_bytes = kept_microbatches(problem.training, count, stage) * row.saved_bytes[at]
+            if problem.training.schedule is PipelineSchedule.BEST:
+                # What it makes do with: where there is memory for more, it keeps more.
+                assert kept_bytes <= evaluation.saved_bytes
+            else:
+                assert kept_bytes == evaluation.saved_bytes
                 assert row.peak_bytes[at] >= evaluation.peak_bytes
             assert row.gradients_returned_bytes[at] == problem.value_gradient_bytes[arriving].sum()
             assert row.gradients_awaited_bytes[at] == problem.value_gradient_bytes[departing].sum()
