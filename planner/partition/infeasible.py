@@ -27,7 +27,7 @@ def memory_shortage(problem: PartitionProblem, mode: str, num_stages: int = 0) -
         return Infeasible(
             f"mode {mode}: no cut into {num_stages} stages was found for {_count(problem)}; ask for fewer"
         )
-    boundaries, devices = closest.boundaries, shared.devices_of(closest.classes)
+    boundaries, devices = closest.boundaries, shared.devices_of(closest.steps)
     stages = evaluate_layout(problem, boundaries, devices).stages
     lacking = [
         stage.peak_bytes - int(problem.device_memory_bytes[device])

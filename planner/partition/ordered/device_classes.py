@@ -22,16 +22,10 @@ class DeviceClasses:
     """`members` by class, in inventory order."""
 
     members: tuple[tuple[int, ...], ...]
-    uniform_links: bool
 
     @property
     def representatives(self) -> tuple[int, ...]:
         return tuple(members[0] for members in self.members)
-
-    def link(self, source: int, target: int) -> tuple[int, int]:
-        """Two devices with the link from one class to another. A class of one has 0 with itself."""
-        # The last member stands at the far end, so that a class of several finds the link between two of its own.
-        return self.members[source][0], self.members[target][-1]
 
     def counts(self) -> tuple[int, ...]:
         return tuple(len(members) for members in self.members)
@@ -47,13 +41,7 @@ def device_classes(problem: PartitionProblem) -> DeviceClasses:
                 break
         else:
             members.append([device])
-    off_diagonal = ~np.eye(problem.num_devices, dtype=np.bool_)
-    latencies = problem.link_latency_seconds[off_diagonal]
-    per_byte = problem.link_seconds_per_byte[off_diagonal]
-    return DeviceClasses(
-        members=tuple(tuple(devices) for devices in members),
-        uniform_links=bool(latencies.size == 0 or (np.ptp(latencies) == 0 and np.ptp(per_byte) == 0)),
-    )
+    return DeviceClasses(members=tuple(map(tuple, members)))
 
 
 def linked_alike(problem: PartitionProblem, one: int, other: int) -> bool:

@@ -7,6 +7,7 @@ devices of a kind or hosts of a group, are counted beside the walk: a search sta
 |---|---|---|---|
 | `by_kind` | devices of a kind and its best links | one, between stages | exact over equal links, else a bound |
 | `by_device` | devices of a kind on a host | unit, link into it | exact; for few devices that are not alike |
+| `in_orders` | nothing | place in one of some orders | plans: devices one after the other |
 | `by_runs` | devices of a kind | kind, how many in a row | a bound: no more in a row than a host has |
 | `by_visits` | devices of a kind in a group | used of a host, kind, link into it | a bound: the host is unknown |
 | `host_by_host` | parts of hosts of a group | used of a host, kind, link into it | plans that take each part at once |
@@ -146,6 +147,38 @@ def by_device(hosts: Hosts) -> DeviceWalks:
         starts=tuple((unit, first[unit]) for unit in range(len(units))),
         edges=tuple(edges()),
         counts_devices=True,
+        devices_of=devices_of,
+    )
+
+
+def in_orders(hosts: Hosts, orders: Sequence[Sequence[int]]) -> DeviceWalks:
+    places = [(order, place) for order in orders for place in range(len(order))]
+
+    def ends(source: int, target: int) -> tuple[int, int] | None:
+        """Of their link, None where all are alike."""
+        link = int(hosts.link[hosts.host_of_device[source], hosts.host_of_device[target]])
+        return hosts.ends(link) if hosts.count > 1 else None
+
+    def edges() -> Iterator[Edge]:
+        for at, (order, place) in enumerate(places):
+            device = order[place]
+            own = int(hosts.members[hosts.host_of_device[device]][hosts.kind_of_device[device]][0])
+            last = StageLinks(own, ends(order[place - 1], device) if place else None, None, 0)
+            yield Edge(at, NOTHING, NOTHING, last)
+            for after in order[place + 1 : place + 2]:
+                yield Edge(at, NOTHING, at + 1, last._replace(out=ends(device, after)))
+
+    def devices_of(walk: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        return tuple(places[node][0][places[node][1]] for _, node in walk)
+
+    none = (0,) * hosts.num_kinds
+    return DeviceWalks(
+        behind=tuple(Behind(int(hosts.kind_of_device[order[place]]), none) for order, place in places),
+        capacity=(),
+        unit_devices=(),
+        starts=tuple((NOTHING, at) for at, (_, place) in enumerate(places) if place == 0),
+        edges=tuple(edges()),
+        counts_devices=False,
         devices_of=devices_of,
     )
 

@@ -26,7 +26,7 @@ class BestLayout:
     """The best below the limit, if any. `complete`: nothing better exists."""
 
     boundaries: tuple[int, ...]
-    classes: tuple[int, ...]
+    steps: tuple[int, ...]
     complete: bool
 
 
@@ -35,7 +35,7 @@ def branch_and_bound(shared: OrderedPass, bound: Solution, limit: float, max_tri
     search = _Search(shared, bound, limit, max_trials)
     for state in shared.space.starts.tolist():
         search.expand(state, 0, _Partial((0,), (), 0.0))
-    return BestLayout(boundaries=search.boundaries, classes=search.classes, complete=search.trials_left > 0)
+    return BestLayout(boundaries=search.boundaries, steps=search.steps, complete=search.trials_left > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +43,19 @@ class _Partial:
     """`bottleneck_seconds` bounds every layout that begins like this; it is exact once the program is covered."""
 
     boundaries: tuple[int, ...]
-    classes: tuple[int, ...]
+    steps: tuple[int, ...]
     bottleneck_seconds: float
 
 
 class _Search:
     def __init__(self, shared: OrderedPass, bound: Solution, limit: float, max_trials: int) -> None:
         self._shared, self._bound = shared, bound
-        self._steps = [np.flatnonzero(shared.space.source == state) for state in range(shared.space.num_states)]
+        self._steps_from = [np.flatnonzero(shared.space.source == state) for state in range(shared.space.num_states)]
         self._rows: dict[int, SegmentRow] = {}
         self._value = limit
         self.trials_left = max_trials
         self.boundaries: tuple[int, ...] = ()
-        self.classes: tuple[int, ...] = ()
+        self.steps: tuple[int, ...] = ()
 
     def expand(self, state: int, index: int, partial: _Partial) -> None:
         """Tries every step and end from one position, the most promising first."""
@@ -63,7 +63,7 @@ class _Search:
         if index == positions.size - 1:
             if state in space.final and partial.bottleneck_seconds < self._threshold:
                 self._value = partial.bottleneck_seconds
-                self.boundaries, self.classes = partial.boundaries, partial.classes
+                self.boundaries, self.steps = partial.boundaries, partial.steps
             return
         for step, end in self._candidates(state, index):
             if self.trials_left <= 0:
@@ -72,7 +72,7 @@ class _Search:
             target = int(space.target[step])
             if self._bound.best[target, end] >= self._threshold:
                 continue
-            longer = self._with_stage(partial, int(positions[end]), space.labels[space.label[step]].own)
+            longer = self._with_stage(partial, int(positions[end]), step)
             if longer.bottleneck_seconds < self._threshold:
                 self.expand(target, end, longer)
 
@@ -82,7 +82,7 @@ class _Search:
 
     def _candidates(self, state: int, index: int) -> Iterator[tuple[int, int]]:
         """(step, index of the end), by their bound."""
-        steps, shared = self._steps[state], self._shared
+        steps, shared = self._steps_from[state], self._shared
         if not steps.size:
             return
         positions = self._bound.positions
@@ -96,16 +96,16 @@ class _Search:
         for at in np.argsort(bounds[step_of_pair, ends], kind="stable"):
             yield int(steps[step_of_pair[at]]), index + 1 + int(ends[at])
 
-    def _with_stage(self, partial: _Partial, end: int, own: int) -> _Partial:
+    def _with_stage(self, partial: _Partial, end: int, step: int) -> _Partial:
         problem = self._shared.problem
-        boundaries, classes = (*partial.boundaries, end), (*partial.classes, own)
-        devices = np.array([*self._shared.devices_of(classes), UNKNOWN])
+        boundaries, steps = (*partial.boundaries, end), (*partial.steps, step)
+        devices = np.array([*self._shared.devices_of(steps), UNKNOWN])
         starts, ends = np.array(boundaries[:-1]), np.array(boundaries[1:])
         # Once the program is covered, the rest is an empty stage, and the caller's tensors go to the last real one.
-        num_stages = len(classes) + (end < problem.num_nodes)
+        num_stages = len(steps) + (end < problem.num_nodes)
         stage_of_node = np.searchsorted(ends, np.arange(problem.num_nodes), side="right")
         crossings = traffic(problem, stage_of_node, num_stages).crossings
         own_devices = devices[:-1]
         loads = problem.segment_seconds(own_devices, starts, ends)
         loads += communication_seconds(problem, crossings, devices[:num_stages])[: own_devices.size]
-        return _Partial(boundaries, classes, float(loads.max()))
+        return _Partial(boundaries, steps, float(loads.max()))

@@ -7,6 +7,7 @@ one host.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +54,13 @@ class Hosts:
     def num_units(self) -> int:
         """Kinds on hosts."""
         return sum(bool(devices) for of_kind in self.members for devices in of_kind)
+
+    @property
+    def num_states(self) -> int:
+        """Ways to have used some devices, those alike and on a host only counted; over unlike links with the kinds and
+        hosts on either side of where a stage starts."""
+        counts = [len(devices) for of_kind in self.members for devices in of_kind if devices]
+        return math.prod(count + 1 for count in counts) * (1 if self.count == 1 else len(counts) ** 2)
 
     @property
     def num_states_by_host(self) -> int:

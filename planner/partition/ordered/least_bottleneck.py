@@ -76,7 +76,7 @@ def _least_in_training(problem: PartitionProblem) -> Layout | None:
             shared = ordered_pass(problem, stages)
             limit = min((one.bottleneck_seconds for one in plans), default=np.inf)
             coarse = shared.search(few_positions(problem, TRAINING_POSITIONS), limit)
-            layout = shared.layout(coarse.boundaries, coarse.classes)
+            layout = shared.layout(coarse.boundaries, coarse.steps)
             plans += [layout] if layout is not None else []
     if not plans:
         return None
@@ -95,7 +95,7 @@ def _least_bottleneck(problem: PartitionProblem, num_stages: int, *, prove: bool
         in_hand, proven = _over_walks(problem, num_stages, in_hand)
     if shared.complete and (in_hand is None or in_hand.bottleneck_seconds > proven * (1 + NEGLIGIBLE)):
         fine, fine_bound = _search(shared, _limit(in_hand))
-        in_hand, proven = _better(in_hand, shared.layout(fine.boundaries, fine.classes)), max(proven, fine_bound)
+        in_hand, proven = _better(in_hand, shared.layout(fine.boundaries, fine.steps)), max(proven, fine_bound)
         if in_hand and not shared.exact_loads and in_hand.bottleneck_seconds > fine.value * (1 + NEGLIGIBLE):
             in_hand, proven = _refined(shared, fine, in_hand, proven)
     if in_hand is None:
@@ -128,7 +128,7 @@ def _best_cuts(problem: PartitionProblem, num_stages: int, layout: Layout) -> La
     """Over all positions that can be afforded, with its devices in the order that they have."""
     shared = ordered_pass(problem, num_stages, layout.devices)
     fine, _ = _search(shared, _limit(layout))
-    return _better(layout, shared.layout(fine.boundaries, fine.classes)) or layout
+    return _better(layout, shared.layout(fine.boundaries, fine.steps)) or layout
 
 
 def _best_of(
@@ -164,7 +164,7 @@ def _coarse_layout(problem: PartitionProblem, num_stages: int) -> Layout | None:
     in_hand = None
     if shared.complete:
         coarse = shared.search(few_positions(problem, COARSE_POSITIONS))
-        in_hand = shared.layout(coarse.boundaries, coarse.classes)
+        in_hand = shared.layout(coarse.boundaries, coarse.steps)
     if not (num_stages or shared.exact_loads or only_neighbours_exchange(problem)):
         in_hand = _best_of(problem, over_windows(problem, _limit(in_hand)), in_hand)
     if in_hand is None and not shared.complete:
@@ -177,7 +177,7 @@ def _refined(shared: OrderedPass, fine: Solution, in_hand: Layout, proven: float
     """A better layout if there is one in reach, and the best proven bound."""
     trials = MAX_TRIED_READS // (shared.problem.read_value.size + 1000)
     exact = branch_and_bound(shared, fine, in_hand.bottleneck_seconds, trials)
-    best = _better(in_hand, shared.layout(exact.boundaries, exact.classes)) or in_hand
+    best = _better(in_hand, shared.layout(exact.boundaries, exact.steps)) or in_hand
     return best, best.bottleneck_seconds if exact.complete and proven else proven
 
 

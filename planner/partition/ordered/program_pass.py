@@ -10,19 +10,12 @@ import numpy as np
 from planner.partition.assignment import contiguous
 from planner.partition.evaluate import Evaluation, evaluate
 from planner.partition.objective import Objective
-from planner.partition.ordered.device_classes import DeviceClasses, device_classes
+from planner.partition.ordered.device_walks import DeviceWalks, by_device, by_kind, in_orders
+from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.search import Combine, Load, Solution, search
-from planner.partition.ordered.segment_loads import SegmentLoads, stage_links
+from planner.partition.ordered.segment_loads import SegmentLoads
 from planner.partition.ordered.segments import Segments
-from planner.partition.ordered.state_space import (
-    NOBODY,
-    StateSpace,
-    build_space,
-    counted_choices,
-    no_microbatches,
-    num_counted_states,
-    ordered_choices,
-)
+from planner.partition.ordered.state_space import StateSpace, state_space
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.training.memory import kept_microbatches
 
@@ -42,19 +35,16 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OrderedPass:
-    """`complete`: the space holds every choice of devices. `exact_loads`: rather than bounds on them."""
+    """`complete`: the walks take every choice of devices. `exact_loads`: rather than bounds on them."""
 
     problem: PartitionProblem
-    classes: DeviceClasses
+    walks: DeviceWalks
     segments: Segments
     space: StateSpace
     loads: SegmentLoads
     step_device: Integers
     complete: bool
-
-    @property
-    def exact_loads(self) -> bool:
-        return self.problem.relay or self.classes.uniform_links
+    exact_loads: bool
 
     def search(
         self, positions: Integers, limit: float = np.inf, objective: Objective = Objective.THROUGHPUT
@@ -73,16 +63,17 @@ class OrderedPass:
     def _least(self, load: Load, positions: Integers, limit: float = np.inf, combine: Combine = np.maximum) -> Solution:
         return search(self.problem, self.segments, self.space, load, self.step_device, positions, limit, combine)
 
-    def devices_of(self, classes: tuple[int, ...]) -> tuple[int, ...]:
-        """Devices of each class in inventory order."""
-        left = [list(members) for members in self.classes.members]
-        return tuple(left[index].pop(0) for index in classes)
+    def devices_of(self, steps: tuple[int, ...]) -> tuple[int, ...]:
+        """Of those that are alike, in inventory order."""
+        devices = self.walks.devices_of([(int(self.space.unit[step]), int(self.space.node[step])) for step in steps])
+        assert devices is not None, "walks whose devices are told apart can be taken"
+        return devices
 
-    def layout(self, boundaries: tuple[int, ...], classes: tuple[int, ...]) -> Layout | None:
+    def layout(self, boundaries: tuple[int, ...], steps: tuple[int, ...]) -> Layout | None:
         """None for no boundaries, which is how a search says that it found nothing."""
         if not boundaries:
             return None
-        devices = self.devices_of(classes)
+        devices = self.devices_of(steps)
         evaluation = evaluate_layout(self.problem, boundaries, devices)
         return Layout(boundaries=boundaries, devices=devices, bottleneck_seconds=evaluation.bottleneck_seconds)
 
@@ -93,29 +84,28 @@ def evaluate_layout(problem: PartitionProblem, boundaries: tuple[int, ...], devi
 
 def ordered_pass(problem: PartitionProblem, num_stages: int = 0, order: Sequence[int] = ()) -> OrderedPass:
     """Through the devices of the order, if one is given; else through all, or some orders of them if they are many."""
-    classes = device_classes(problem)
-    complete = num_counted_states(classes) <= MAX_STATES and not order
+    hosts = hosts_of(problem)
+    complete = hosts.num_states <= MAX_STATES and not order
     if complete:
-        start, choices = (0,) * len(classes.members), counted_choices(classes)
+        walks = by_kind(problem, hosts) if hosts.count == 1 else by_device(hosts)
     else:
-        start, choices = (NOBODY, 0), ordered_choices(_as_classes(classes, [order] if order else _orders(problem)))
-    space = build_space(
-        start,
-        choices,
+        walks = in_orders(hosts, [order] if order else _orders(problem))
+    space = state_space(
+        walks,
         num_stages=num_stages,
         max_stages=problem.num_devices,
-        linked=not classes.uniform_links,
         kept_microbatches=kept_by_stage(problem, num_stages),
     )
-    own = np.array([classes.representatives[label.own] for label in space.labels], dtype=np.int64)
+    own = np.array([label.own for label in space.labels], dtype=np.int64)
     return OrderedPass(
         problem=problem,
-        classes=classes,
+        walks=walks,
         segments=Segments(problem),
         space=space,
-        loads=SegmentLoads(problem, stage_links(classes, space.labels)),
+        loads=SegmentLoads(problem, space.labels),
         step_device=own[space.label],
         complete=complete,
+        exact_loads=problem.relay or hosts.count == 1,
     )
 
 
@@ -123,13 +113,8 @@ def kept_by_stage(problem: PartitionProblem, num_stages: int) -> Callable[[int],
     """Exact for a given number of stages; else as for as many as there are devices, which is enough for fewer."""
     training = problem.training
     if training is None:
-        return no_microbatches
+        return lambda stage: 0
     return lambda stage: kept_microbatches(training, num_stages or problem.num_devices, stage)
-
-
-def _as_classes(classes: DeviceClasses, orders: Sequence[Sequence[int]]) -> list[list[int]]:
-    index_of = {device: index for index, members in enumerate(classes.members) for device in members}
-    return [[index_of[device] for device in order] for order in orders]
 
 
 def _orders(problem: PartitionProblem) -> list[list[int]]:

@@ -23,11 +23,10 @@ Combine = Callable[[Floats, Floats], Floats]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Solution:
-    """`best` is [states, positions]. Without a solution `value` is inf and `boundaries` empty. Classes by stage."""
+    """`best` is [states, positions]. Without a solution `value` is inf, `boundaries` and `steps` are empty."""
 
     value: float
     boundaries: tuple[int, ...]
-    classes: tuple[int, ...]
     steps: tuple[int, ...]
     positions: Integers
     best: Floats
@@ -43,7 +42,7 @@ def search(
     limit: float = np.inf,
     combine: Combine = np.maximum,
 ) -> Solution:
-    """`positions` ascend from 0 to n. `step_device`: a device of each step's class. Only values below `limit` count,
+    """`positions` ascend from 0 to n. `step_device`: a device like each step's. Only values below `limit` count,
     which is in seconds. `combine`: a segment's load with the rest's value, np.maximum or np.add.
 
     O(starts x (row + steps x ends)) where starts and ends are the positions within reach.
@@ -157,7 +156,6 @@ class _Programme:
         return Solution(
             value=value,
             boundaries=tuple(boundaries) if steps else (),
-            classes=tuple(self._space.labels[self._space.label[step]].own for step in steps),
             steps=tuple(steps),
             positions=self._positions,
             best=self._best,

@@ -7,10 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.partition.ordered.device_classes import DeviceClasses
 from planner.partition.ordered.positions import allowed_positions, crossing_bytes, num_crossing
 from planner.partition.ordered.segments import SegmentRow
-from planner.partition.ordered.state_space import NOBODY, Label
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.traffic import UNKNOWN
 
@@ -30,21 +28,6 @@ class StageLinks(NamedTuple):
     @property
     def is_linked(self) -> bool:
         return self.into is not None or self.out is not None
-
-
-def stage_links(classes: DeviceClasses, labels: Sequence[Label]) -> list[StageLinks]:
-    def link(source: int, target: int) -> Link | None:
-        return None if NOBODY in (source, target) else classes.link(source, target)
-
-    return [
-        StageLinks(
-            own=classes.representatives[label.own],
-            into=link(label.before, label.own),
-            out=link(label.own, label.after),
-            kept_microbatches=label.kept_microbatches,
-        )
-        for label in labels
-    ]
 
 
 class SegmentLoads:

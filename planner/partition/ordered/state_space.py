@@ -1,39 +1,29 @@
-"""Which devices have been used when a segment starts: the states that a search over the program order walks through.
+"""The states of a walk through devices, spelled out: which devices are used when a segment starts, and what may follow.
 
-A step takes the next segment on some device. Where links are unequal, a state also knows the device before and the
-device of its own segment, so that a step knows the links at both ends.
+For searches that have a value for each state and position; what only asks which positions can be reached goes through
+the walk itself (least_over_walks).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from planner.partition.ordered.device_classes import DeviceClasses
+from planner.partition.ordered.device_walks import NOTHING, DeviceWalks, Edge
+from planner.partition.ordered.segment_loads import StageLinks
 from planner.partition.problem import Integers
 
-Key = tuple[int, ...]
-Choices = Callable[[Key], Iterable[tuple[int, Key]]]
-NOBODY = -1
-
-
-class Label(NamedTuple):
-    """Classes of devices, NOBODY where there is none or it does not matter; `kept_microbatches` in training, else 0."""
-
-    before: int
-    own: int
-    after: int
-    kept_microbatches: int
+_Key = tuple[tuple[int, ...], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StateSpace:
-    """Step t goes from state `source[t]` to `target[t]` as `labels[label[t]]`.
+    """Step t goes from state `source[t]` to `target[t]`: a stage with the links of `labels[label[t]]`, on a device of
+    unit `unit[t]`, at node `node[t]` of the walk.
 
-    Steps are ordered by depth: `depth[s]` stages precede state s. A program ends in a state of `final`.
+    `depth[s]` stages precede state s; steps ascend by it. A program ends in a state of `final`.
     """
 
     num_states: int
@@ -43,130 +33,91 @@ class StateSpace:
     source: Integers
     target: Integers
     label: Integers
-    labels: tuple[Label, ...]
+    unit: Integers
+    node: Integers
+    labels: tuple[StageLinks, ...]
 
 
-def counted_choices(classes: DeviceClasses) -> Choices:
-    """Any class that has a device left. A key is how many of each class are used."""
-    counts = classes.counts()
-
-    def choices(key: Key) -> Iterable[tuple[int, Key]]:
-        for index, (used, count) in enumerate(zip(key, counts, strict=True)):
-            if used < count:
-                yield index, (*key[:index], used + 1, *key[index + 1 :])
-
-    return choices
-
-
-def ordered_choices(orders: Sequence[Sequence[int]]) -> Choices:
-    """The next device of one of the given orders of classes. A key is (order, how many are used)."""
-
-    def choices(key: Key) -> Iterable[tuple[int, Key]]:
-        order, used = key
-        if order == NOBODY:
-            for index, classes in enumerate(orders):
-                yield classes[0], (index, 1)
-        elif used < len(orders[order]):
-            yield orders[order][used], (order, used + 1)
-
-    return choices
-
-
-def num_counted_states(classes: DeviceClasses) -> int:
-    states = 1
-    for count in classes.counts():
-        states *= count + 1
-    return states if classes.uniform_links else states * len(classes.members) ** 2
-
-
-def no_microbatches(stage: int) -> int:
-    return 0
-
-
-def build_space(
-    start: Key,
-    choices: Choices,
-    *,
-    num_stages: int,
-    max_stages: int,
-    linked: bool,
-    kept_microbatches: Callable[[int], int] = no_microbatches,
+def state_space(
+    walks: DeviceWalks, *, num_stages: int, max_stages: int, kept_microbatches: Callable[[int], int]
 ) -> StateSpace:
     """`num_stages` 0 lets every number of stages end. `kept_microbatches`: of each stage. Linear in the steps."""
-    walk = _Walk(choices, num_stages, max_stages, kept_microbatches)
-    return walk.linked(start) if linked else walk.unlinked(start)
+    space = _Space(walks, num_stages, num_stages or max_stages, kept_microbatches)
+    depth = 0
+    while space.frontier and depth < space.max_stages:
+        depth += 1
+        space.add_stages(depth)
+    return space.whole(depth)
 
 
-class _Walk:
+class _Space:
     def __init__(
-        self, choices: Choices, num_stages: int, max_stages: int, kept_microbatches: Callable[[int], int]
+        self, walks: DeviceWalks, num_stages: int, max_stages: int, kept_microbatches: Callable[[int], int]
     ) -> None:
-        self._kept_microbatches = kept_microbatches
-        self._choices = choices
-        self._num_stages = num_stages
-        self._max_stages = num_stages or max_stages
-        self._states: dict[tuple[Key, int, int], int] = {}
-        self._depths: list[int] = []
-        self._steps: list[tuple[int, int, int]] = []
-        self._labels: dict[Label, int] = {}
+        self.max_stages = max_stages
+        self._capacity, self._is_between = walks.capacity, not walks.behind
+        self._num_stages, self._kept_microbatches = num_stages, kept_microbatches
+        self._edges: list[list[Edge]] = [[] for _ in range(walks.num_nodes)]
+        for edge in walks.edges:
+            self._edges[edge.node].append(edge)
+        self._depths = list[int]()
+        self._labels = dict[StageLinks, int]()
+        self._steps = list[tuple[int, ...]]()
+        none = (0,) * len(self._capacity)
+        self._end = NOTHING if self._is_between else self._state(0)
+        # By what is used and the node: the unit used last, and the state.
+        self.frontier = {(_with_one_more(none, unit), node): (unit, self._state(0)) for unit, node in walks.starts}
+        self._starts = [state for _, state in self.frontier.values()]
 
-    def unlinked(self, start: Key) -> StateSpace:
-        frontier = [(start, self._state((start, NOBODY, NOBODY), 0))]
-        depth = 0
-        while frontier and depth < self._max_stages:
-            depth += 1
-            reached: dict[int, Key] = {}
-            for key, source in frontier:
-                for own, after in self._choices(key):
-                    target = self._state((after, NOBODY, NOBODY), depth)
-                    reached[target] = after
-                    self._steps.append((source, target, self._label(depth, NOBODY, own, NOBODY)))
-            frontier = [(key, target) for target, key in reached.items()]
-        final = [state for state, at in enumerate(self._depths) if at and self._may_end(at)]
-        return self._space([0], final)
+    def add_stages(self, depth: int) -> None:
+        """The stages that are number `depth` of their walk, from 1."""
+        reached = dict[_Key, tuple[int, int]]()
+        kept = self._kept_microbatches(depth - 1)
+        may_go_on = self._is_between or depth < self.max_stages
+        for (used, node), (unit, source) in self.frontier.items():
+            for edge in self._edges[node]:
+                target = self._end
+                if edge.next_node == NOTHING:
+                    if not self._may_end(depth):
+                        continue
+                elif may_go_on and (edge.unit == NOTHING or used[edge.unit] < self._capacity[edge.unit]):
+                    key = _with_one_more(used, edge.unit), edge.next_node
+                    if key not in reached:
+                        reached[key] = edge.unit, self._state(depth)
+                    _, target = reached[key]
+                else:
+                    continue
+                label = self._labels.setdefault(edge.label._replace(kept_microbatches=kept), len(self._labels))
+                self._steps.append((source, target, label, edge.unit if self._is_between else unit, node))
+        self.frontier = reached
 
-    def linked(self, start: Key) -> StateSpace:
-        end_state = self._state((start, NOBODY, NOBODY), 0)
-        frontier = [((key, NOBODY, own), self._state((key, NOBODY, own), 0)) for own, key in self._choices(start)]
-        starts = [state for _, state in frontier]
-        depth = 0
-        while frontier:
-            depth += 1
-            reached: dict[int, tuple[Key, int, int]] = {}
-            for (key, before, own), source in frontier:
-                if self._may_end(depth):
-                    self._steps.append((source, end_state, self._label(depth, before, own, NOBODY)))
-                for next_class, after in self._choices(key) if depth < self._max_stages else ():
-                    target = self._state((after, own, next_class), depth)
-                    reached[target] = (after, own, next_class)
-                    self._steps.append((source, target, self._label(depth, before, own, next_class)))
-            frontier = [(names, target) for target, names in reached.items()]
-        self._depths[end_state] = depth + 1
-        return self._space(starts, [end_state])
+    def whole(self, depth: int) -> StateSpace:
+        final = [self._end]
+        if self._is_between:
+            final = [state for state, at in enumerate(self._depths) if at and self._may_end(at)]
+        else:
+            self._depths[self._end] = depth + 1
+        source, target, label, unit, node = np.array(self._steps, dtype=np.int64).reshape(-1, 5).T.copy()
+        return StateSpace(
+            num_states=len(self._depths),
+            starts=np.array(self._starts, dtype=np.int64),
+            final=np.array(final, dtype=np.int64),
+            depth=np.array(self._depths, dtype=np.int64),
+            source=source,
+            target=target,
+            label=label,
+            unit=unit,
+            node=node,
+            labels=tuple(self._labels),
+        )
 
     def _may_end(self, stages: int) -> bool:
         return not self._num_stages or stages == self._num_stages
 
-    def _state(self, names: tuple[Key, int, int], depth: int) -> int:
-        if names not in self._states:
-            self._states[names] = len(self._states)
-            self._depths.append(depth)
-        return self._states[names]
+    def _state(self, depth: int) -> int:
+        self._depths.append(depth)
+        return len(self._depths) - 1
 
-    def _label(self, depth: int, before: int, own: int, after: int) -> int:
-        """Of the stage that is number `depth`, from 1."""
-        label = Label(before, own, after, self._kept_microbatches(depth - 1))
-        return self._labels.setdefault(label, len(self._labels))
 
-    def _space(self, starts: list[int], final: list[int]) -> StateSpace:
-        steps = np.array(self._steps, dtype=np.int64).reshape(-1, 3)
-        return StateSpace(
-            num_states=len(self._states),
-            starts=np.array(starts, dtype=np.int64),
-            final=np.array(final, dtype=np.int64),
-            depth=np.array(self._depths, dtype=np.int64),
-            source=steps[:, 0],
-            target=steps[:, 1],
-            label=steps[:, 2],
-            labels=tuple(self._labels),
-        )
+def _with_one_more(used: tuple[int, ...], unit: int) -> tuple[int, ...]:
+    return used if unit == NOTHING else (*used[:unit], used[unit] + 1, *used[unit + 1 :])

@@ -12,13 +12,12 @@ import numpy as np
 
 from planner.partition.assignment import Assignment
 from planner.partition.objective import Objective
-from planner.partition.ordered.device_classes import device_classes, in_memory_tiers, without_idle_memory
+from planner.partition.ordered.device_classes import in_memory_tiers, without_idle_memory
 from planner.partition.ordered.host_windows import over_windows
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.many_devices import over_many_devices
 from planner.partition.ordered.positions import few_positions
 from planner.partition.ordered.program_pass import OrderedPass, ordered_pass
-from planner.partition.ordered.state_space import num_counted_states
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import Integers, PartitionProblem
 from planner.partition.program_orders import program_orders, reordered
@@ -76,13 +75,13 @@ def _passes(problem: PartitionProblem, portfolio: Portfolio) -> Iterator[Ordered
 
 
 def _is_small(problem: PartitionProblem) -> bool:
-    return num_counted_states(device_classes(problem)) <= _MAX_TIERED_STATES
+    return hosts_of(problem).num_states <= _MAX_TIERED_STATES
 
 
 def _offer_best(portfolio: Portfolio, shared: OrderedPass, order: Integers, count: int, objective: Objective) -> None:
     solution = shared.search(few_positions(shared.problem, count), objective=objective)
     if solution.boundaries:
-        portfolio.offer(_in_order(solution.boundaries, shared.devices_of(solution.classes), order))
+        portfolio.offer(_in_order(solution.boundaries, shared.devices_of(solution.steps), order))
 
 
 def _offer_many_devices(portfolio: Portfolio, in_order: PartitionProblem, order: Integers) -> None:

@@ -17,9 +17,10 @@ from planner.partition.objective import Objective
 from planner.partition.ordered.device_classes import DeviceClasses, device_classes
 from planner.partition.ordered.positions import few_positions
 from planner.partition.ordered.search import search
-from planner.partition.ordered.segment_loads import SegmentLoads, stage_links
+from planner.partition.ordered.segment_loads import SegmentLoads, StageLinks
 from planner.partition.ordered.segments import SegmentRow, Segments
-from planner.partition.ordered.state_space import NOBODY, Label, StateSpace, num_counted_states
+from planner.partition.ordered.state_space import StateSpace
+from planner.partition.placement.device_states import num_counted_states
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.score import Scored, score
 from planner.partition.training.memory import most_kept_with_copies
@@ -32,25 +33,24 @@ _POSITIONS = 120
 def least_bottleneck_with_copies(problem: PartitionProblem, num_stages: int = 0) -> Assignment | None:
     """Each stage on devices of one class. None where nothing fits, or devices are of too many kinds to tell apart."""
     classes = device_classes(problem)
-    if num_counted_states(replace(classes, uniform_links=True)) > MAX_STATES:
+    if num_counted_states(classes.counts()) > MAX_STATES:
         return None
     space, copies = _space(classes, num_stages, most_kept_with_copies(problem.training) if problem.training else 0)
     if space.source.size > MAX_STEPS:
         return None
-    loads = SegmentLoads(problem, stage_links(classes, space.labels))
-    own = np.array([classes.representatives[label[1]] for label in space.labels], dtype=np.int64)
+    loads = SegmentLoads(problem, space.labels)
+    own = np.array(classes.representatives, dtype=np.int64)
 
     def shared(row: SegmentRow, ends: Integers) -> Floats:
         return loads.seconds(row, ends) / copies[:, None]
 
     positions = few_positions(problem, _POSITIONS)
-    solution = search(problem, Segments(problem), space, shared, own[space.label], positions)
+    solution = search(problem, Segments(problem), space, shared, own[space.unit], positions)
     if not solution.boundaries:
         return None
     left = [list(members) for members in classes.members]
     devices = [
-        [left[own_class].pop(0) for _ in range(int(copies[space.label[step]]))]
-        for step, own_class in zip(solution.steps, solution.classes, strict=True)
+        [left[space.unit[step]].pop(0) for _ in range(int(copies[space.label[step]]))] for step in solution.steps
     ]
     firsts = [own_devices[0] for own_devices in devices]
     assignment = contiguous(problem, solution.boundaries, firsts)
@@ -82,7 +82,9 @@ def _space(classes: DeviceClasses, num_stages: int, kept_microbatches: int) -> t
         source=source,
         target=target,
         label=label,
-        labels=tuple(Label(NOBODY, own, NOBODY, kept_microbatches) for own, _ in labels),
+        unit=np.array([own for own, _ in labels], dtype=np.int64)[label],
+        node=np.zeros_like(label),
+        labels=tuple(StageLinks(classes.representatives[own], None, None, kept_microbatches) for own, _ in labels),
     )
     return space, np.array([num_copies for _, num_copies in labels], dtype=np.float64)
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.partition.evaluate import evaluate
-from planner.partition.ordered.device_classes import device_classes, in_memory_tiers, without_idle_memory
+from planner.partition.ordered.device_classes import in_memory_tiers, without_idle_memory
+from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.positions import furthest_end
-from planner.partition.ordered.state_space import num_counted_states
 from planner.partition.problem import PartitionProblem
 from tests.planner.partition.exact import all_contiguous
 from tests.planner.partition.problems import chain, problems
@@ -34,7 +34,7 @@ def test_what_the_whole_program_needs_is_enough_for_any_device() -> None:
 
 
 def at_most(max_states: int) -> Callable[[PartitionProblem], bool]:
-    return lambda problem: num_counted_states(device_classes(problem)) <= max_states
+    return lambda problem: hosts_of(problem).num_states <= max_states
 
 
 @pytest.mark.parametrize("round_up", [False, True])
@@ -44,7 +44,7 @@ def test_tiers_round_one_way_within_the_states_allowed(round_up: bool) -> None:
     assert tiered is not None
     expected = [30, 50, 30, 30, 50, 7, 9, 9, 7] if round_up else [10, 40, 10, 10, 40, 6, 8, 8, 6]
     assert tiered.device_memory_bytes.tolist() == expected
-    assert num_counted_states(device_classes(tiered)) <= 200
+    assert hosts_of(tiered).num_states <= 200
 
 
 def test_no_tiers_where_devices_differ_in_all_else() -> None:
