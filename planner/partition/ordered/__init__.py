@@ -1,11 +1,10 @@
 """Segments of one linear order: which cuts, and which device takes which segment. The map:
 
-In which order stages may      device_walks, from hosts
-take devices
-Few devices, each told apart   least_bottleneck sets up program_pass, and search runs over it: state_space (walks spelled
-                               out), positions (where to cut), segments and segment_loads (bytes and seconds)
-Many devices                   many_devices chooses walks; least_over_walks goes through them, priced_walks bounds where they cannot be counted;
-                               host_states: chains on hosts that are left and entered again
+Order of devices               device_walks, from hosts
+Few devices, each told apart   least_bottleneck sets up program_pass, and search runs over it: state_space (walks
+                               spelled out), positions (where to cut), segments and segment_loads (bytes and seconds)
+Many devices                   many_devices chooses walks; least_over_walks goes through them, priced_walks bounds where
+                               they cannot be counted; host_states: chains on hosts that are left and entered again
 Hosts of many devices          host_windows, with window_loads
 Unequal links, few nodes       exact_search
 What makes searches small      device_classes: devices and memory that need not be told apart
