@@ -7,12 +7,17 @@ links; elsewhere a bound, with what passes along one path of the program over th
 For stages that hold bundles of the path hold them in the path's order. What one bundle of it gives to the next goes
 from its stage to the next stage that holds any, whatever stages run between the two: over the link between their two
 devices. The longer the path in work, the fewer stages hold none of it.
+
+Where many stages hold none of it (many devices, little memory), it is more to know what the stage just before a stage
+gives it at least, whatever the order. That is a bound of its own: a stage cannot know both, since the stage of the path
+before it may not be the one just before it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -80,23 +85,28 @@ def least_over_ideals(
     affordable = MAX_STAGE_LOADS * effort / max(1, starts.size)
     if len(_labels(walks)) > affordable:
         return None
-    visits = None
+    priced: list[DeviceWalks] = []
     if objective is Objective.THROUGHPUT and hosts.count > 1 and np.isfinite(limit):
-        priced = [by_visits(hosts)] if hosts.num_states_by_host <= MAX_PRICED_NODES else []
+        priced += [by_visits(hosts)] if hosts.num_states_by_host <= MAX_PRICED_NODES else []
         priced += [runs] if (runs := by_runs(hosts)) else []
-        each = (one.with_stages_aside() for one in priced)
-        visits = next((one for one in each if len(_labels([*walks, one])) <= affordable), None)
-    labels = _labels([*walks, visits] if visits else walks)
-    path = long_path(problem, bundles, ideals, np.zeros(problem.num_values, np.bool_) if unlinked is None else unlinked)
-    table = WalkLoads(
-        index_of_label={label: at for at, label in enumerate(labels)},
-        num_positions=ideals.count,
-        starts=starts,
-        ends=ends,
-        loads=_loads(problem, stages, labels, starts, ends, objective, path),
-        kind_of_label=np.array([hosts.kind_of_device[label.own] for label in labels], dtype=np.int64),
-        offset=np.zeros(problem.num_devices, dtype=np.int64),
-    )
+    each = (one.with_stages_aside() for one in priced)
+    visits = next((one for one in each if len(_labels([*walks, one])) <= affordable), None)
+    unlinked = np.zeros(problem.num_values, np.bool_) if unlinked is None else unlinked
+
+    def table_of(labels: list[StageLinks], near: Near) -> WalkLoads:
+        return WalkLoads(
+            index_of_label={label: at for at, label in enumerate(labels)},
+            num_positions=ideals.count,
+            starts=starts,
+            ends=ends,
+            loads=_loads(problem, stages, labels, starts, ends, objective, near),
+            kind_of_label=np.array([hosts.kind_of_device[label.own] for label in labels], dtype=np.int64),
+            offset=np.zeros(problem.num_devices, dtype=np.int64),
+        )
+
+    path = long_path(problem, bundles, ideals, unlinked)
+    near_on_path = Near(path.given_bytes[starts], path.given_bytes[ends], path.is_held(starts, ends))
+    table = table_of(_labels([*walks, visits] if visits else walks), near_on_path)
     least, steps = 0.0, int(MAX_STEPS * effort)
     for one in walks:
         if visits and one.behind:
@@ -105,6 +115,11 @@ def least_over_ideals(
         least = max(least, solution.value)
     if visits and not walks[-1].behind:
         least = priced_bound(visits, table, least=least, limit=limit, max_steps=MAX_PRICED_STEPS * effort)
+    plain = next((one for one in priced if len(_labels([one])) <= affordable), None)
+    if plain and least < limit:
+        ones = np.ones(starts.size, dtype=np.bool_)
+        beside = table_of(_labels([plain]), Near(*stages.between_neighbours(starts, ends, unlinked), ones))
+        least = priced_bound(plain, beside, least=least, limit=limit, max_steps=MAX_PRICED_STEPS * effort)
     exact = solution.is_least and (hosts.count == 1 or objective is Objective.MEMORY) and problem.training is None
     return IdealSolution(assignment=_assignment(bundles, ideals, solution), value=least, exact=exact)
 
@@ -147,21 +162,21 @@ def _loads(
     starts: Integers,
     ends: Integers,
     objective: Objective,
-    path: LongPath,
+    near: Near,
 ) -> Floats:
-    """[labels, stages]; inf where memory does not suffice, the device cannot run a node, or the label is of stages that
-    hold some of the path where this one does not, or the other way round."""
+    """[labels, stages]; inf where memory does not suffice, the device cannot run a node, or the label is of stages
+    aside where this one is none, or the other way round."""
     device = np.array([label.own for label in labels], dtype=np.int64)
     seconds, memory = stages.seconds(device, starts, ends), problem.device_memory_bytes[device].astype(np.float64)
     if objective is Objective.THROUGHPUT:
         between, transfers = stages.exchanges(starts, ends), Transfers(problem, labels, back=False)
-        seconds += transfers.received_seconds(between.received_bytes, path.given_bytes[starts], between.receives)
-        seconds += transfers.sent_seconds(between.sent_bytes, path.given_bytes[ends], between.sends)
+        seconds += transfers.received_seconds(between.received_bytes, near.received_bytes, between.receives)
+        seconds += transfers.sent_seconds(between.sent_bytes, near.sent_bytes, between.sends)
         # What is relayed goes through each stage.
-        on_path = path.is_held(starts, ends) | problem.relay
+        is_linked = near.is_linked | problem.relay
         for index, label in enumerate(labels):
             if label.is_aside or label.is_linked:
-                seconds[index, on_path if label.is_aside else ~on_path] = np.inf
+                seconds[index, is_linked if label.is_aside else ~is_linked] = np.inf
         if memory.min() >= everything_bytes(problem):
             return seconds
     needed = stages.peak_bytes(starts, ends)
@@ -169,6 +184,14 @@ def _loads(
     if objective is Objective.MEMORY:
         seconds = needed / np.maximum(memory[:, None], 1.0)
     return np.where(fits, seconds, np.inf)
+
+
+class Near(NamedTuple):
+    """By stage: bytes that come over the link into it, and that go over the one out of it; False if it is aside."""
+
+    received_bytes: Floats
+    sent_bytes: Floats
+    is_linked: Booleans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

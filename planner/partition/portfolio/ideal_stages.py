@@ -52,7 +52,7 @@ class IdealStages:
     stage."""
 
     def __init__(self, problem: PartitionProblem, bundles: Bundles, ideals: Ideals) -> None:
-        self._problem, self._ideals = problem, ideals
+        self._problem, self._bundles, self._ideals = problem, bundles, ideals
         self._nodes = np.ascontiguousarray(ideals.members[:, bundles.bundle_of_node])
         barred = np.isinf(problem.work_seconds)
         self._compute = np.where(barred, 0.0, problem.work_seconds) @ self._nodes.T
@@ -96,6 +96,28 @@ class IdealStages:
             receives=counts[:, 0] > 0,
             sends=counts[:, 1] > 0,
         )
+
+    def between_neighbours(self, starts: Integers, ends: Integers, unlinked: Booleans) -> tuple[Floats, Floats]:
+        """By stage, bytes that the stage before gives it at least, and those that it gives to the one behind it.
+        `unlinked` [values] count for none."""
+        from planner.partition.portfolio.ideal_stages_kernel import between_neighbours
+
+        problem, bundles, members = self._problem, self._bundles, self._ideals.members
+        made = np.flatnonzero(problem.value_producer >= 0)
+        reader, value = np.unique([bundles.bundle_of_node[problem.read_node], problem.read_value], axis=1)
+        reads = np.zeros((bundles.count, bundles.count), dtype=np.float32)
+        for bundle, readers in enumerate(bundles.after):
+            reads[bundle, list(readers)] = 1
+        last_of, last = np.nonzero(members & (members @ reads.T == 0))
+        next_of, following = np.nonzero(~members & (~members @ reads == 0))
+        received, sent = np.zeros((2, starts.size))
+        between_neighbours(
+            starts, ends, self._made, self._num_read, problem.value_returned, np.where(unlinked, 0.0, self._sizes),
+            *_grouped(bundles.bundle_of_node[problem.value_producer[made]], made, bundles.count),
+            *_grouped(reader, value, bundles.count), *_grouped(last_of, last, members.shape[0]),
+            *_grouped(next_of, following, members.shape[0]), received, sent,
+        )  # fmt: skip
+        return received, sent
 
     def peak_bytes(self, starts: Integers, ends: Integers) -> Floats:
         """But for what is saved for backward passes."""

@@ -66,6 +66,41 @@ def exchanges(
 
 
 @compiled
+def between_neighbours(
+    starts: Integers, ends: Integers, made: Booleans, num_read: Integers, returned: Booleans, sizes: Floats,
+    made_begin: Integers, made_value: Integers, read_begin: Integers, read_value: Integers, last_begin: Integers,
+    last_bundle: Integers, next_begin: Integers, next_bundle: Integers, received: Floats, sent: Floats,
+) -> None:  # fmt: skip
+    """Fills by stage the bytes that the stage before gives it at least, and those that it gives to the one behind it.
+
+    The stage before holds some bundle that is last in the first ideal, which none of it reads: here the one whose
+    values the stage reads least. The one behind holds a bundle that may come next after the second ideal, likewise.
+    What bundles make and read, and last and next bundles of ideals, stand from one begin to the next.
+    """
+    final = made.shape[0] - 1
+    for stage in range(starts.size):
+        start, end = starts[stage], ends[stage]
+        if start > 0:
+            received[stage] = np.inf
+            for at in range(last_begin[start], last_begin[start + 1]):
+                size, bundle = 0.0, last_bundle[at]
+                for index in range(made_begin[bundle], made_begin[bundle + 1]):
+                    value = made_value[index]
+                    if num_read[end, value] > num_read[start, value] or (returned[value] and end == final):
+                        size += sizes[value]
+                received[stage] = min(received[stage], size)
+        if end < final:
+            sent[stage] = np.inf
+            for at in range(next_begin[end], next_begin[end + 1]):
+                size, bundle = 0.0, next_bundle[at]
+                for index in range(read_begin[bundle], read_begin[bundle + 1]):
+                    value = read_value[index]
+                    if made[end, value] and (start == 0 or not made[start, value]):
+                        size += sizes[value]
+                sent[stage] = min(sent[stage], size)
+
+
+@compiled
 def flowing_bytes(
     starts: Integers, ends: Integers, members: Booleans, made: Booleans, needed: Booleans, sizes: Floats,
     root_of_value: Integers, root_bytes: Floats, root_producer: Integers, access_begin: Integers,
