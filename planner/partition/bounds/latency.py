@@ -19,7 +19,7 @@ import numpy as np
 
 from planner.partition.arcs import after_of_arcs, distinct_arcs, topological_order
 from planner.partition.bounds.work import fair_weights
-from planner.partition.ordered.device_classes import distinct_rows
+from planner.partition.ordered.hosts import distinct_rows
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 

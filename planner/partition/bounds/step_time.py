@@ -24,7 +24,7 @@ import numpy as np
 
 from planner.partition.arcs import topological_order
 from planner.partition.objective import PipelineSchedule
-from planner.partition.ordered.device_classes import distinct_rows
+from planner.partition.ordered.hosts import distinct_rows
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import Bundles
 

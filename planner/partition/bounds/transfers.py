@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.partition.bounds.work import fair_weights
-from planner.partition.ordered.device_classes import distinct_rows
+from planner.partition.ordered.hosts import distinct_rows
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.traffic import UNKNOWN
 

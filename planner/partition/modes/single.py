@@ -14,7 +14,7 @@ from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.describe import describe_bytes, describe_node, describe_stage, smaller_batch_hint
 from planner.partition.objective import Activations, Objective, PipelineSchedule
-from planner.partition.ordered.device_classes import distinct_rows
+from planner.partition.ordered.hosts import distinct_rows
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import FREE, PartitionProblem
 from planner.partition.score import score

@@ -7,6 +7,6 @@ Many devices                   many_devices chooses walks; least_over_walks goes
                                they cannot be counted; host_states: chains on hosts that are left and entered again
 Hosts of many devices          host_windows, with window_loads
 Unequal links, few nodes       exact_search
-What makes searches small      device_classes: devices and memory that need not be told apart
+What makes searches small      hosts (devices alike), memory_tiers
 Loops, compiled                reach_kernel, host_states_kernel, windows_kernel, priced_walks_kernel
 """

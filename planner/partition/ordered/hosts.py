@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.ordered.device_classes import linked_alike
-from planner.partition.problem import Integers, PartitionProblem
+from planner.partition.problem import Floats, Integers, PartitionProblem
 
 Composition = tuple[int, ...]
+Classes = tuple[tuple[int, ...], ...]
 NO_LINK = -1
 
 
@@ -39,6 +39,12 @@ class Hosts:
         return len(self.members[0])
 
     @property
+    def classes(self) -> Classes:
+        """Devices that no plan can tell apart, as they are of one kind and host: choosing among them is choosing once.
+        By their first."""
+        return tuple(sorted(devices for of_kind in self.members for devices in of_kind if devices))
+
+    @property
     def count(self) -> int:
         return len(self.members)
 
@@ -53,13 +59,13 @@ class Hosts:
     @property
     def num_units(self) -> int:
         """Kinds on hosts."""
-        return sum(bool(devices) for of_kind in self.members for devices in of_kind)
+        return len(self.classes)
 
     @property
     def num_states(self) -> int:
         """Ways to have used some devices, those alike and on a host only counted; over unlike links with the kinds and
         hosts on either side of where a stage starts."""
-        counts = [len(devices) for of_kind in self.members for devices in of_kind if devices]
+        counts = [len(devices) for devices in self.classes]
         return math.prod(count + 1 for count in counts) * (1 if self.count == 1 else len(counts) ** 2)
 
     @property
@@ -92,12 +98,11 @@ class Hosts:
 def hosts_of(problem: PartitionProblem) -> Hosts:
     """O(devices^3)."""
     host_of_device = _hosts(problem)
-    kinds: dict[bytes, int] = {}
-    described = zip(problem.work_seconds, problem.device_memory_bytes, strict=True)
-    rows = [seconds.tobytes() + memory.tobytes() for seconds, memory in described]
-    kind_of_device = np.array([kinds.setdefault(row, len(kinds)) for row in rows], dtype=np.int64)
+    described = np.column_stack([problem.work_seconds, problem.device_memory_bytes])
+    kind_of_device = distinct_rows(described).kind_of_row
+    num_kinds = int(kind_of_device.max()) + 1
     num_hosts = int(host_of_device.max()) + 1
-    members: list[list[list[int]]] = [[[] for _ in kinds] for _ in range(num_hosts)]
+    members: list[list[list[int]]] = [[[] for _ in range(num_kinds)] for _ in range(num_hosts)]
     for device, (host, kind) in enumerate(zip(host_of_device.tolist(), kind_of_device.tolist(), strict=True)):
         members[host][kind].append(device)
     link, ends = _links(problem, host_of_device, num_hosts)
@@ -114,11 +119,21 @@ def _hosts(problem: PartitionProblem) -> Integers:
     firsts: list[int] = []
     host_of_device = np.zeros(problem.num_devices, dtype=np.int64)
     for device in range(problem.num_devices):
-        host = next((host for host, first in enumerate(firsts) if linked_alike(problem, first, device)), len(firsts))
+        host = next((host for host, first in enumerate(firsts) if _linked_alike(problem, first, device)), len(firsts))
         if host == len(firsts):
             firsts.append(device)
         host_of_device[device] = host
     return host_of_device
+
+
+def _linked_alike(problem: PartitionProblem, one: int, other: int) -> bool:
+    """Whether every link stays as it is where the two devices change places."""
+    swapped = np.arange(problem.num_devices)
+    swapped[[one, other]] = other, one
+    return all(
+        np.array_equal(matrix, matrix[np.ix_(swapped, swapped)])
+        for matrix in (problem.link_latency_seconds, problem.link_seconds_per_byte)
+    )
 
 
 def _links(
@@ -142,3 +157,20 @@ def _links(
             link[source, target] = numbers.setdefault(costs, len(numbers))
             ends += [(one, other)] if len(ends) < len(numbers) else []
     return link, tuple(ends)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DistinctRows:
+    """`rows` [kinds, columns] in order of their first, `kind_of_row` [rows], `counts` [kinds]."""
+
+    rows: Floats
+    kind_of_row: Integers
+    counts: Integers
+
+
+def distinct_rows(matrix: Floats) -> DistinctRows:
+    """Linear, where np.unique sorts."""
+    kinds: dict[bytes, int] = {}
+    kind_of_row = np.array([kinds.setdefault(row.tobytes(), len(kinds)) for row in matrix], dtype=np.int64)
+    _, first = np.unique(kind_of_row, return_index=True)
+    return DistinctRows(rows=matrix[first], kind_of_row=kind_of_row, counts=np.bincount(kind_of_row))

@@ -16,10 +16,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.partition.ordered.device_classes import everything_bytes, in_memory_tiers, without_idle_memory
 from planner.partition.ordered.exact_search import NEGLIGIBLE, branch_and_bound
 from planner.partition.ordered.host_windows import over_windows
 from planner.partition.ordered.many_devices import affordable, over_many_devices
+from planner.partition.ordered.memory_tiers import everything_bytes, in_memory_tiers, without_idle_memory
 from planner.partition.ordered.positions import allowed_positions, few_positions
 from planner.partition.ordered.program_pass import Layout, OrderedPass, evaluate_layout, ordered_pass
 from planner.partition.ordered.search import Solution, reach

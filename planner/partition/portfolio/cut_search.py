@@ -19,7 +19,7 @@ import numpy as np
 from planner.partition.arcs import topological_order
 from planner.partition.assignment import Assignment
 from planner.partition.objective import Objective
-from planner.partition.ordered.device_classes import distinct_rows
+from planner.partition.ordered.hosts import distinct_rows
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles

@@ -25,11 +25,11 @@ from planner.partition.arcs import topological_order
 from planner.partition.assignment import Assignment
 from planner.partition.bounds.fewer_nodes import least_work_beside_most, without_nodes
 from planner.partition.objective import Objective
-from planner.partition.ordered.device_classes import everything_bytes
 from planner.partition.ordered.device_walks import DeviceWalks, by_kind, by_runs, by_visits
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.least_over_walks import MAX_WORDS, Walk, WalkLoads, least_over_walks, num_words
 from planner.partition.ordered.many_devices import walks_within
+from planner.partition.ordered.memory_tiers import everything_bytes
 from planner.partition.ordered.priced_walks import priced_bound
 from planner.partition.ordered.segment_loads import StageLinks, Transfers
 from planner.partition.portfolio.ideal_stages import Ideals, IdealStages, all_ideals

@@ -19,7 +19,8 @@ import numpy as np
 from planner.partition.arcs import topological_order
 from planner.partition.evaluate import evaluate, times_of_lone_batch
 from planner.partition.objective import Objective
-from planner.partition.ordered.device_classes import device_classes, everything_bytes
+from planner.partition.ordered.hosts import hosts_of
+from planner.partition.ordered.memory_tiers import everything_bytes
 from planner.partition.portfolio.portfolio import PROVEN, Portfolio
 
 # More bundles have more sets that may be the next stage than are worth listing.
@@ -87,7 +88,7 @@ class _Search:
         self._returned = np.flatnonzero(problem.value_returned).tolist()
         self._latency, self._per_byte = problem.link_latency_seconds.tolist(), problem.link_seconds_per_byte.tolist()
         self._rooms = problem.device_memory_bytes.tolist()
-        self._class_of = {device: members for members in device_classes(problem).members for device in members}
+        self._class_of = {device: members for members in hosts_of(problem).classes for device in members}
         self._is_tight = min(self._rooms) < everything_bytes(problem)
         self._stage_bytes: dict[tuple[int, int], int] = {}
         # Where each stage waits for another by what it is given. Memory tells them apart: it counts what passes one by.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.partition.lattice import Order, Words, as_bits, as_words, enumerate_ideals
-from planner.partition.ordered.device_classes import distinct_rows
+from planner.partition.ordered.hosts import distinct_rows
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 

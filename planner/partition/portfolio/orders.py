@@ -12,10 +12,10 @@ import numpy as np
 
 from planner.partition.assignment import Assignment
 from planner.partition.objective import Objective
-from planner.partition.ordered.device_classes import in_memory_tiers, without_idle_memory
 from planner.partition.ordered.host_windows import over_windows
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.many_devices import over_many_devices
+from planner.partition.ordered.memory_tiers import in_memory_tiers, without_idle_memory
 from planner.partition.ordered.positions import few_positions
 from planner.partition.ordered.program_pass import OrderedPass, ordered_pass
 from planner.partition.portfolio.portfolio import Portfolio

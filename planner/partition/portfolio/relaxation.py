@@ -16,7 +16,7 @@ from planner.errors import Infeasible
 from planner.partition.arcs import least_first_order, topological_order
 from planner.partition.assignment import Assignment
 from planner.partition.objective import Objective
-from planner.partition.ordered.device_classes import device_classes
+from planner.partition.ordered.hosts import hosts_of
 from planner.partition.placement.contiguous import best_contiguous
 from planner.partition.placement.free import best_free
 from planner.partition.placement.problem import PlacementProblem
@@ -83,8 +83,8 @@ class Relaxation:
 
 def relaxed(problem: PartitionProblem, bundles: Bundles, room_share: float = 1.0) -> Relaxation:
     """`room_share` of each device's memory is for states; 1 for a bound, less to leave room for what flows."""
-    classes = device_classes(problem)
-    own = np.array(classes.representatives, dtype=np.int64)
+    classes = hosts_of(problem).classes
+    own = np.array([members[0] for members in classes], dtype=np.int64)
     values, tensor_of_read, reads = _tensors(problem)
     per_byte = np.minimum(problem.best_seconds_per_byte[UNKNOWN, own], problem.best_seconds_per_byte[own, UNKNOWN])
     return Relaxation(
@@ -97,13 +97,13 @@ def relaxed(problem: PartitionProblem, bundles: Bundles, room_share: float = 1.0
             transfer_seconds=np.outer(per_byte, problem.value_bytes[values].astype(np.float64)),
             is_backward=np.zeros(problem.num_nodes, dtype=np.bool_),
             colocation=bundles.bundle_of_node,
-            class_devices=np.array(classes.counts(), dtype=np.int64),
+            class_devices=np.array([len(members) for members in classes], dtype=np.int64),
             class_bytes=problem.device_memory_bytes[own].astype(np.float64) * room_share,
             class_is_parallel=np.zeros(own.size, dtype=np.bool_),
             node_names=problem.labels.nodes,
             class_names=tuple(problem.labels.devices[device] for device in own.tolist()),
         ),
-        devices=np.array([device for members in classes.members for device in members], dtype=np.int64),
+        devices=np.array([device for members in classes for device in members], dtype=np.int64),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.objective import Objective
-from planner.partition.ordered.device_classes import DeviceClasses, device_classes
+from planner.partition.ordered.hosts import Classes, hosts_of
 from planner.partition.ordered.positions import few_positions
 from planner.partition.ordered.search import search
 from planner.partition.ordered.segment_loads import SegmentLoads, StageLinks
@@ -32,14 +32,14 @@ _POSITIONS = 120
 
 def least_bottleneck_with_copies(problem: PartitionProblem, num_stages: int = 0) -> Assignment | None:
     """Each stage on devices of one class. None where nothing fits, or devices are of too many kinds to tell apart."""
-    classes = device_classes(problem)
-    if num_counted_states(classes.counts()) > MAX_STATES:
+    classes = hosts_of(problem).classes
+    if num_counted_states(tuple(map(len, classes))) > MAX_STATES:
         return None
     space, copies = _space(classes, num_stages, most_kept_with_copies(problem.training) if problem.training else 0)
     if space.source.size > MAX_STEPS:
         return None
     loads = SegmentLoads(problem, space.labels)
-    own = np.array(classes.representatives, dtype=np.int64)
+    own = np.array([members[0] for members in classes], dtype=np.int64)
 
     def shared(row: SegmentRow, ends: Integers) -> Floats:
         return loads.seconds(row, ends) / copies[:, None]
@@ -48,7 +48,7 @@ def least_bottleneck_with_copies(problem: PartitionProblem, num_stages: int = 0)
     solution = search(problem, Segments(problem), space, shared, own[space.unit], positions)
     if not solution.boundaries:
         return None
-    left = [list(members) for members in classes.members]
+    left = [list(members) for members in classes]
     devices = [
         [left[space.unit[step]].pop(0) for _ in range(int(copies[space.label[step]]))] for step in solution.steps
     ]
@@ -57,12 +57,12 @@ def least_bottleneck_with_copies(problem: PartitionProblem, num_stages: int = 0)
     return replace(assignment, replicas=tuple(tuple(own_devices[1:]) for own_devices in devices))
 
 
-def _space(classes: DeviceClasses, num_stages: int, kept_microbatches: int) -> tuple[StateSpace, Floats]:
+def _space(classes: Classes, num_stages: int, kept_microbatches: int) -> tuple[StateSpace, Floats]:
     """A step takes 1, 2, ... devices of a class; a state is how many of each class are used, and stages if asked.
 
     Also how many copies each label is. `kept_microbatches`: microbatches that a stage is taken to keep.
     """
-    counts = classes.counts()
+    counts = tuple(map(len, classes))
     layers = range(num_stages + 1) if num_stages else (0,)
     index = {key: at for at, key in enumerate(product(layers, *(range(count + 1) for count in counts)))}
     labels: dict[tuple[int, int], int] = {}
@@ -84,7 +84,7 @@ def _space(classes: DeviceClasses, num_stages: int, kept_microbatches: int) -> t
         label=label,
         unit=np.array([own for own, _ in labels], dtype=np.int64)[label],
         node=np.zeros_like(label),
-        labels=tuple(StageLinks(classes.representatives[own], None, None, kept_microbatches) for own, _ in labels),
+        labels=tuple(StageLinks(classes[own][0], None, None, kept_microbatches) for own, _ in labels),
     )
     return space, np.array([num_copies for _, num_copies in labels], dtype=np.float64)
 
@@ -128,7 +128,7 @@ def _joined(current: Scored, device: int) -> Assignment:
 
 def _one_of_each(problem: PartitionProblem, devices: list[int]) -> list[int]:
     """One of those that are alike, in inventory order."""
-    classes = device_classes(problem).members
+    classes = hosts_of(problem).classes
     return [
         next(device for device in members if device in devices) for members in classes if set(members) & set(devices)
     ]

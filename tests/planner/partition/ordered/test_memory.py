@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.partition.evaluate import evaluate
-from planner.partition.ordered.device_classes import in_memory_tiers, without_idle_memory
 from planner.partition.ordered.hosts import hosts_of
+from planner.partition.ordered.memory_tiers import in_memory_tiers, without_idle_memory
 from planner.partition.ordered.positions import furthest_end
 from planner.partition.problem import PartitionProblem
 from tests.planner.partition.exact import all_contiguous
