@@ -116,7 +116,8 @@ def least_over_ideals(
     if visits and not walks[-1].behind:
         least = priced_bound(visits, table, least=least, limit=limit, max_steps=MAX_PRICED_STEPS * effort)
     plain = next((one for one in priced if len(_labels([one])) <= affordable), None)
-    if plain and least < limit:
+    # Of a program that is one path, both know the same.
+    if plain and least < limit and not near_on_path.is_linked.all():
         ones = np.ones(starts.size, dtype=np.bool_)
         beside = table_of(_labels([plain]), Near(*stages.between_neighbours(starts, ends, unlinked), ones))
         least = priced_bound(plain, beside, least=least, limit=limit, max_steps=MAX_PRICED_STEPS * effort)
