@@ -95,6 +95,25 @@ def started_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_cluster, "subprocess", subprocess)
 
 
+@pytest.fixture
+def program_in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For tests that call the planner's `main`: what it sets for its whole process is undone."""
+    monkeypatch.setattr("planner.api.logs.configure_logs", lambda level, form: None)
+    with tests.forked_services.environment_as_before():
+        yield
+    gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Refuses a test that leaves its process otherwise than it was: those after it would not be what they are alone."""
+    result = yield
+    changed = sorted(tests.forked_services.read_once_and_changed(os.environ))
+    assert not changed, f"{item.nodeid} leaves {', '.join(changed)} in the environment"
+    assert gc.isenabled(), f"{item.nodeid} leaves garbage collections disabled"
+    return result
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     if item.get_closest_marker("services") is None:

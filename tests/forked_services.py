@@ -17,7 +17,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from multiprocessing import connection, current_process, forkserver, get_context, process
 from pathlib import Path
 from typing import IO, Any
@@ -54,13 +55,28 @@ def remember_environment() -> None:
     _environment.update(os.environ)
 
 
+def read_once_and_changed(environment: Mapping[str, str]) -> set[str]:
+    """The variables that ask for an interpreter of its own, where a service is started with them."""
+    names = environment.keys() | _environment.keys()
+    return {name for name in names if name.startswith(READ_ONCE) and environment.get(name) != _environment.get(name)}
+
+
+@contextmanager
+def environment_as_before() -> Iterator[None]:
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 def Popen(command: Sequence[str], *, env: Mapping[str, str], stderr: IO[bytes], **options: Any) -> Any:
     """Forks a service where the command is one's and its environment asks for no interpreter of its own."""
     begins = len(local_cluster._END_WITH_PARENT)
     python, dash_m, service, *_ = (*command[begins:], "", "", "")
     is_service = (python, dash_m) == (sys.executable, "-m") and service in SERVICES
-    changed = {name for name in env.keys() | _environment.keys() if env.get(name) != _environment.get(name)}
-    if not is_service or any(name.startswith(READ_ONCE) for name in changed):
+    if not is_service or read_once_and_changed(env):
         return subprocess.Popen(command, env=env, stderr=stderr, **options)
     return ForkedService(command[begins + 2 :], dict(env), stderr)
 

@@ -18,12 +18,6 @@ from tests.waiting import WAIT_SECONDS, wait_for
 pytestmark = pytest.mark.services
 
 
-@pytest.fixture(autouse=True)
-def unchanged_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Libraries that other tests import leave variables of their own."""
-    monkeypatch.setattr(forked_services, "_environment", dict(os.environ))
-
-
 def planner(folder: Path, *arguments: str, **environment: str) -> ServiceProcess:
     command = [sys.executable, "-m", "planner", "--listen", "127.0.0.1:0", *arguments]
     return ServiceProcess(command, folder / "log", {"PLANNER_DATA_DIR": str(folder / "data"), **environment})

@@ -19,6 +19,7 @@ from planner.client.request_ids import new_request_id
 from planner.errors import Unavailable
 from planner.plan.options import CutMode
 from tests.faults.history import History
+from tests.forked_services import environment_as_before
 from tests.waiting import WAIT_SECONDS
 
 Answer = TypeVar("Answer")
@@ -30,14 +31,10 @@ PAUSE_SECONDS = 0.05
 @contextmanager
 def failpoint(point: str, stall_seconds: float = 3.0) -> Iterator[None]:
     """What is started in the block has it: see failpoints/sitecustomize.py."""
-    before = dict(os.environ)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(FOLDER), before.get("PYTHONPATH", ""))))
-    os.environ["FAILPOINTS"], os.environ["FAILPOINT_STALL_SECONDS"] = point, str(stall_seconds)
-    try:
+    with environment_as_before():
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH", ""))))
+        os.environ["FAILPOINTS"], os.environ["FAILPOINT_STALL_SECONDS"] = point, str(stall_seconds)
         yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def come_through(cluster: LocalCluster, client: PlannerClient, graph_id: str, module: torch.nn.Module) -> None:

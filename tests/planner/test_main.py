@@ -55,12 +55,6 @@ def test_sigterm_ends_it_in_order(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def quiet_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The logs of this process stay what they are."""
-    monkeypatch.setattr("planner.api.logs.configure_logs", lambda level, form: None)
-
-
-@pytest.fixture
 def signals_as_before() -> Iterator[None]:
     handlers = {name: signal.getsignal(name) for name in (signal.SIGTERM, signal.SIGINT)}
     yield
@@ -98,7 +92,7 @@ async def test_a_signal_ends_it_even_where_it_was_ignored(
     ],
 )
 def test_what_keeps_it_from_starting_ends_with_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet_logs: None, arguments: list[str], told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], program_in_this_process: None, arguments: list[str], told: str
 ) -> None:
     assert main(["--listen", "127.0.0.1:0", "--data-dir", str(tmp_path), *arguments]) == 1
     [line] = capsys.readouterr().err.splitlines()
@@ -137,7 +131,7 @@ def test_a_killed_server_leaves_a_plan_and_an_upload_that_the_next_one_goes_on_w
 
 
 def test_a_port_or_a_folder_that_another_server_has(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet_logs: None
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], program_in_this_process: None
 ) -> None:
     folder = tmp_path / "data"
     with running(folder) as (_, address):

@@ -140,13 +140,7 @@ def test_every_method_of_a_daemon_has_a_row() -> None:
     assert set(RULES) == {method.name for method in service.methods}
 
 
-@pytest.fixture
-def quiet_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The logs of this process stay what they are."""
-    monkeypatch.setattr("planner.api.logs.configure_logs", lambda level, form: None)
-
-
-@pytest.mark.usefixtures("quiet_logs")
+@pytest.mark.usefixtures("program_in_this_process")
 @pytest.mark.parametrize("option", ["--listen", "--metrics-listen"])
 def test_a_planner_serves_others_than_this_host_only_over_tls(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
@@ -155,7 +149,7 @@ def test_a_planner_serves_others_than_this_host_only_over_tls(
     assert "--insecure-plaintext-beyond-loopback" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("quiet_logs")
+@pytest.mark.usefixtures("program_in_this_process")
 def test_an_expired_certificate_keeps_a_planner_from_starting(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

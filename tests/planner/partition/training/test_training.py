@@ -181,7 +181,7 @@ def test_a_device_that_cannot_run_a_node_takes_for_ever() -> None:
     assert evaluate(problem, replace(whole, device_of_stage=(1,))).bottleneck_seconds == 3.0
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("schedule", NAMED_SCHEDULES)
 def test_a_device_that_cannot_run_a_stage_never_ends_its_step(schedule: PipelineSchedule) -> None:
     base = trained(schedule)
