@@ -29,6 +29,14 @@ def test_an_expired_certificate_is_refused_with_its_names_and_what_to_do(certifi
         read_credentials(files)
 
 
+def test_a_certificate_whose_time_has_not_begun_is_refused(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("access.authority._BACKDATED", -timedelta(hours=1))
+    with pytest.raises(AccessError, match=r"daemon\.crt \(for .*\) is valid from .* UTC; is this host's clock right"):
+        read_credentials(certificates.issue("daemon"))
+
+
 def test_a_key_of_another_certificate_is_refused(certificates: Certificates) -> None:
     files, other = certificates.issue("daemon"), certificates.issue("client")
     shutil.copy(other.key, files.key)
@@ -146,6 +154,16 @@ def test_the_log_says_once_that_a_certificate_is_about_to_expire(
     watched.current()
     assert len(caplog.messages) == 1
     assert "daemon.crt expires on" in caplog.messages[0]
+
+
+def test_the_log_says_it_again_of_the_certificate_that_came_in_its_place(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = WatchedCredentials(certificates.issue("daemon", valid=timedelta(seconds=70)))
+    watched.current()
+    certificates.issue("daemon", valid=timedelta(seconds=60))
+    watched.current()
+    assert len([message for message in caplog.messages if "daemon.crt expires on" in message]) == 2
 
 
 def test_keys_are_for_their_owner_alone(certificates: Certificates) -> None:

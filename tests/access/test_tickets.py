@@ -47,6 +47,14 @@ def test_a_ticket_opens_one_deployment() -> None:
         check(issue("dep-2"))
 
 
+def test_a_ticket_for_something_else_sends_no_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("access.tickets.RUN", "watch")
+        for_another_use = issue()
+    with pytest.raises(AccessError, match="the ticket is for watch of dep-1"):
+        check(for_another_use)
+
+
 def test_without_a_ticket_nothing_opens() -> None:
     with pytest.raises(AccessError, match="asks for a ticket"):
         check("")

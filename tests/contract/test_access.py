@@ -242,16 +242,22 @@ async def test_what_was_done_and_what_was_refused_is_written_down(guarded: Guard
     with refused("INVALID_INVENTORY"):
         await alice.CreateInventory(planner_pb2.CreateInventoryRequest(), timeout=WAIT_SECONDS)
     await alice.ListDevices(devices(), timeout=WAIT_SECONDS)
+    token, _ = await guarded.token("carol", "operate")
+    carol = access_pb2_grpc.AccessServiceStub(guarded.channel(guarded.certificates.issue("client"), token))
+    # A call of which nothing is written down where it is allowed.
+    with refused("PERMISSION_DENIED"):
+        await carol.ListTokens(access_pb2.ListTokensRequest(), timeout=WAIT_SECONDS)
     administrator = await guarded.administrator()
     async with asyncio.timeout(WAIT_SECONDS):
         entries: Any = ()
-        while len(entries) < 3:
+        while len(entries) < 4:
             await asyncio.sleep(0.02)
             entries = (await administrator.ListAudit(access_pb2.ListAuditRequest())).entries
     assert [(entry.principal, entry.method, entry.subject, entry.outcome) for entry in reversed(entries)] == [
         ("alice", "CreateInventory", inventory.id, "OK"),
         ("bob", "DeletePlan", "plan-1", "PERMISSION_DENIED"),
         ("alice", "CreateInventory", "", "INVALID_INVENTORY"),
+        ("carol", "ListTokens", "", "PERMISSION_DENIED"),
     ]
     assert all(entry.peer.startswith("ipv4:127.0.0.1:") for entry in entries)
     [about] = (await administrator.ListAudit(access_pb2.ListAuditRequest(subject=inventory.id))).entries

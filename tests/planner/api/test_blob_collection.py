@@ -118,6 +118,8 @@ async def test_uploads_that_were_given_up_are_dropped(planner: Planner) -> None:
     assert await collection(planner).run() == Collected()
     for path in (partial, lock):
         os.utime(path, (0, 0))
+    await collection(planner).run(dry_run=True)
+    assert partial.exists()
     assert await collection(planner).run() == Collected(size_bytes=5)
     assert [path.name for path in staging.iterdir()] == ["lock"]
 

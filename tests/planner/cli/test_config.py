@@ -18,6 +18,7 @@ from planner.cli.config import (
     config_path,
     find_restart_seconds,
     find_server,
+    find_token_file,
     is_server_named,
     local_server_path,
 )
@@ -50,6 +51,16 @@ def test_a_planner_that_somebody_named_may_be_away_for_a_moment(config: Path) ->
         assert is_server_named("named:1")
         config.write_text("server: planner:50051\n")
         assert is_server_named(None)
+
+
+def test_files_are_looked_for_from_where_they_are_named(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PLANNER_TOKEN_FILE", raising=False)
+    config.write_text("token_file: secrets/token\n")
+    assert find_token_file() == config.parent / "secrets" / "token"
+    config.write_text("token_file: /etc/token\n")
+    assert find_token_file() == Path("/etc/token")
+    monkeypatch.setenv("PLANNER_TOKEN_FILE", "mine")
+    assert find_token_file() == Path("mine")
 
 
 def test_the_config_file_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,6 +163,14 @@ def test_a_graph_is_found_by_name_then_by_id(scripted_cli: Scripted) -> None:
         assert f"no graph has the name or id '{other}'" in finished.stderr
 
 
+def test_a_name_that_looks_like_an_id_is_a_name(scripted_cli: Scripted) -> None:
+    script, cli = scripted_cli
+    script.on("ListGraphs", planner_pb2.ListGraphsResponse(graphs=[graph("2", GRAPH[:6])]))
+    script.on("GetGraph", graph(GRAPH, "other"))
+    assert cli("graph", "get", GRAPH[:6], "-o", "json").document()["id"] == "2"
+    assert script.requests("GetGraph") == []
+
+
 def profile(profile_id: str) -> planner_pb2.ProfileRecord:
     return planner_pb2.ProfileRecord(
         id=profile_id, graph_id=GRAPH, device_kind="cpu", num_nodes=3, num_measured=2, total_seconds=0.5

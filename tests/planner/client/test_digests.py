@@ -95,6 +95,19 @@ def test_the_oldest_is_forgotten(tmp_path: Path, num_read: list[int], monkeypatc
     assert len(num_read) == 4
 
 
+def test_a_file_that_changed_is_the_newest(
+    tmp_path: Path, num_read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "MAX_FILES", 2)
+    for name in ("a", "b", "a", "c"):
+        (tmp_path / name).write_text(f"{name} {len(num_read)}")
+        file_sha256(tmp_path / name)
+    file_sha256(tmp_path / "a")
+    assert len(num_read) == 4
+    file_sha256(tmp_path / "b")
+    assert len(num_read) == 5
+
+
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         file_sha256(tmp_path / "none")

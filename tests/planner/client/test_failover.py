@@ -178,6 +178,14 @@ def test_each_try_has_the_whole_time_of_a_call() -> None:
     assert total < 5.0
 
 
+def test_pauses_double_up_to_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("planner.client.failover.pause", pauses.append)
+    turns = _Turns(2, Restarts(["a:1", "b:1"], 600.0, tell=lambda text: None), None, is_total=True)
+    assert all(turns.go_on(grpc.RpcError()) for _ in range(12))
+    assert pauses == [0.25, 0.5, 1.0, 2.0, 2.0, 2.0]
+
+
 def test_one_that_never_answered_is_given_up_at_once() -> None:
     with one() as (planner, client, messages):
         planner.on("GetPlanOperation", AWAY)

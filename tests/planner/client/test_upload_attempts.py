@@ -155,3 +155,17 @@ def test_what_the_server_holds_is_reported_as_sent(scripted_connection: tuple[Sc
     upload_blob(connection, blob_of_bytes("weights", b"x" * 9), seen.append)
     assert [(step.sent_bytes, step.total_bytes) for step in seen] == [(9, 9)]
     assert [call.method for call in script.calls] == ["GetUpload"]
+
+
+def test_an_upload_may_take_as_long_as_its_bytes_do(
+    scripted_connection: tuple[ScriptedPlanner, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "LEAST_BYTES_PER_SECOND", 0.1)
+    script, connection = scripted_connection
+    script.on("GetUpload", upload(50))
+    script.on("UploadBlob", upload(100, complete=True))
+    upload_blob(connection, blob_of_bytes("weights", b"x" * 100))
+    [call] = [call for call in script.calls if call.method == "UploadBlob"]
+    assert call.remaining_seconds is not None
+    # 50 bytes take 500 s; gRPC rounds deadlines up by some percent.
+    assert 400 < call.remaining_seconds - connection.timeout_seconds < 600

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -16,7 +16,7 @@ from planner.dispatch.ledger import Ledger
 from planner.dispatch.rollout import Broken, Started, StopAsked, TakenUp
 from planner.dispatch.stage_modules import StageRequests
 from planner.store.database import Database
-from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure
+from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure, RecoveryPolicy
 from planner.store.deployments import get_deployment
 from protos.v1 import stage_daemon_pb2
 from tests.contract.scripted_daemon import ScriptedDaemon, standing
@@ -45,7 +45,7 @@ class World:
         self.database = database
         self.first, self.second = daemons["a"], daemons["b"]
 
-    async def place(self, deployment: Deployment) -> Placement:
+    async def place(self, deployment: Deployment, _tell: Callable[[str], Awaitable[None]]) -> Placement:
         """Where it was."""
         placed = replace(deployment, generation=deployment.generation + 1)
         return Placement(deployment=placed, clients=self.clients, requests=requests(placed.generation))
@@ -126,6 +126,24 @@ async def test_progress_of_each_stage_is_told_in_twentieths_by_itself(world: Wor
         assert loaded_bytes == list(range(0, 41, 2))
         assert all(event.total_bytes == 40 for event in events if event.message == "loading")
     assert {event.device_id for event in events if event.stage == 2} == {"a"}
+
+
+async def test_the_next_generation_tells_its_progress_from_the_start(world: World) -> None:
+    record = replace(world.driver.deployment, recovery=RecoveryPolicy.RESTART)
+    world.driver = Driver(record, world.clients, world.ledger, world.place)
+    world.driver.requests = requests()
+    before = await world.start(READY)
+    lost = Failure(reason="LOST", message="the worker is gone", stage=1, device_id="b")
+    await world.driver.handle(Broken(lost))
+    loaded_bytes: dict[int | None, list[int]] = {}
+    async with asyncio.timeout(WAIT_SECONDS):
+        async for event in world.ledger.watch("dep-1", before[-1].sequence):
+            if event.message == "loading":
+                loaded_bytes.setdefault(event.stage, []).append(event.loaded_bytes)
+            if event.state is READY:
+                break
+    assert loaded_bytes == {stage: [0, 1, 2] for stage in (0, 1, 2)}
+    await world.driver.close()
 
 
 @pytest.mark.parametrize("call", ["load", "connect"])

@@ -140,6 +140,8 @@ def test_progress_is_told_in_steps_of_a_twentieth_and_at_both_ends() -> None:
         if worth_telling(num_losses[-1] if num_losses else None, loaded, 1000):
             num_losses.append(loaded)
     assert num_losses == list(range(0, 1001, 50))
+    assert not worth_telling(970, 999, 1000)
+    assert worth_telling(970, 1000, 1000)
     assert worth_telling(None, 0, 0)
     assert not worth_telling(0, 0, 0)
     assert not worth_telling(1000, 1000, 1000)

@@ -8,7 +8,16 @@ import pytest
 
 from access.pieces import PIECE_BYTES
 from protos.v1 import graph_pb2, stage_daemon_pb2
-from stage_daemon.control.microbatches import check_microbatch, most_input_bytes, parse_inputs, read_microbatch
+from stage_daemon.control.callers import LISTS_BYTES
+from stage_daemon.control.microbatches import (
+    MOST_ROUNDS,
+    check_microbatch,
+    check_training_bytes,
+    most_input_bytes,
+    most_training_bytes,
+    parse_inputs,
+    read_microbatch,
+)
 from stage_daemon.errors import InvalidMicrobatch, InvalidRequest
 
 INPUTS = (
@@ -101,3 +110,25 @@ def test_what_is_too_large_is_refused_unparsed() -> None:
         parse_inputs(b"\xff" * 9, 8)
     with pytest.raises(InvalidRequest, match="cannot be parsed"):
         parse_inputs(b"\xff" * 8, 8)
+
+
+def test_a_training_message_may_hold_all_rounds_of_a_step_or_all_states() -> None:
+    fixed = stage_daemon_pb2.EdgeValue(
+        kind=graph_pb2.VALUE_KIND_TENSOR, dtype=graph_pb2.DTYPE_FLOAT32, dims=[graph_pb2.Expression(constant=1 << 20)]
+    )
+    connection = stage_daemon_pb2.ConnectStagesRequest(inputs=[fixed])
+    connection.training.microbatches = 3
+    step_bytes = MOST_ROUNDS * 3 * (4 << 20)
+    without_states = most_training_bytes(connection, stage_daemon_pb2.LoadStagesRequest())
+    assert LISTS_BYTES + step_bytes < without_states < LISTS_BYTES + 1.01 * step_bytes
+
+    def with_states(length_bytes: int) -> float:
+        states = [stage_daemon_pb2.StateLocation(name="weight", length_bytes=length_bytes)] * 2
+        module = stage_daemon_pb2.StageModule(states=states)
+        return most_training_bytes(connection, stage_daemon_pb2.LoadStagesRequest(stages=[module]))
+
+    assert with_states(100) == without_states
+    assert LISTS_BYTES + 4 * step_bytes < with_states(2 * step_bytes) < LISTS_BYTES + 4.01 * step_bytes
+    check_training_bytes(b"xx", 2.0)
+    with pytest.raises(InvalidRequest, match="a message of 3 bytes came, and at most 2"):
+        check_training_bytes(b"xxx", 2.0)
