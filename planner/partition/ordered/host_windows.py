@@ -21,8 +21,10 @@ from planner.partition.ordered.window_loads import WindowLoads, Windows, much_sk
 from planner.partition.problem import Integers, PartitionProblem
 
 # Positions: two tables of their cube, 57 MB each. The first round has some for each stage: with two for each of 32
-# devices, plans of the benchmark's nets are up to 12 % worse than with four. The second is over those near its cuts.
+# devices, plans of the benchmark's nets are up to 12 % worse than with four.
 _MAX_POSITIONS, _POSITIONS_PER_DEVICE = 192, 4
+# The second is over as many as these, those near its cuts if there are more, and windows begin at some of them alone.
+_MAX_FINE_POSITIONS, _MAX_BORDERS = 1024, 192
 # How far above the limit the first round may end for a second one.
 _COARSE_ABOVE = 1.03
 # How many devices of each kind a host has in use, 25 for two kinds of four; how many hosts of each group are in use.
@@ -48,9 +50,10 @@ def over_windows(problem: PartitionProblem, limit: float = np.inf, *, both_ends:
     count = min(_MAX_POSITIONS, max(_POSITIONS_PER_DEVICE * problem.num_devices, _MAX_POSITIONS // 3))
     positions, high = few_positions(problem, count), limit * _COARSE_ABOVE
     layouts: list[Layout] = []
+    borders = positions
     for _ in range(2):
         better = None
-        for trials in _all_trials(problem, hosts, positions, both_ends=both_ends):
+        for trials in _all_trials(problem, hosts, positions, borders, high, both_ends=both_ends):
             layout = _least(problem, trials, high)
             if layout is not None:
                 better, high = layout, evaluate_layout(problem, *layout).bottleneck_seconds
@@ -59,12 +62,20 @@ def over_windows(problem: PartitionProblem, limit: float = np.inf, *, both_ends:
         layouts.append(better)
         if positions.size == allowed.size:
             break
-        few = allowed.size > _MAX_POSITIONS
-        positions = near_positions(allowed, better[0], _MAX_POSITIONS) if few else allowed
+        few = allowed.size > _MAX_FINE_POSITIONS
+        positions = near_positions(allowed, better[0], _MAX_FINE_POSITIONS) if few else allowed
+        borders = positions if positions.size <= _MAX_POSITIONS else _borders(problem, positions, better[0])
     return layouts if high < limit else []
 
 
-def _all_trials(problem: PartitionProblem, hosts: Hosts, positions: Integers, *, both_ends: bool) -> Iterator[_Windows]:
+def _borders(problem: PartitionProblem, positions: Integers, boundaries: tuple[int, ...]) -> Integers:
+    """Those of the positions with the least to send, and those at which something begins already."""
+    return np.union1d(np.intersect1d(few_positions(problem, _MAX_BORDERS), positions), boundaries)
+
+
+def _all_trials(
+    problem: PartitionProblem, hosts: Hosts, positions: Integers, borders: Integers, limit: float, *, both_ends: bool
+) -> Iterator[_Windows]:
     groups = hosts.groups()
     counts = np.array([hosts.composition(group[0]) for group in groups], dtype=np.int64)
     tables = None
@@ -73,7 +84,7 @@ def _all_trials(problem: PartitionProblem, hosts: Hosts, positions: Integers, *,
         few = (counts // parts + 1.0).prod(axis=1).max() <= _MAX_STATES and (num_hosts + 1.0).prod() <= _MAX_HOST_STATES
         if not few or (counts % parts).any():
             continue
-        tables = tables or window_loads(problem, hosts, groups, positions)
+        tables = tables or window_loads(problem, hosts, groups, positions, borders, limit)
         yield _Windows(tables, counts // parts, num_hosts, parts)
         if both_ends and parts == 1 and much_skips_the_middle(problem, positions):
             around = [_WindowsBetween(problem, tables, counts, num_hosts, group) for group in range(len(groups))]
@@ -119,8 +130,8 @@ class _Windows:
 
         tables, furthest = self._tables, furthest_ends(self._tables.loads, limit)
         return Windows(
-            tables.loads, tables.entering, tables.leaving, tables.links, self._counts, self._num_hosts, furthest,
-            *backs(self._counts, furthest),
+            tables.loads, tables.border, tables.entering, tables.leaving, tables.links, self._counts, self._num_hosts,
+            furthest, *backs(self._counts, furthest),
         )  # fmt: skip
 
     def _blank(self) -> tuple[Integers, Integers, Integers]:

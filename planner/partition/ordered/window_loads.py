@@ -8,8 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.partition.ordered.hosts import Hosts
+from planner.partition.ordered.positions import furthest_end
 from planner.partition.ordered.segments import Segments
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
+
+NOT_A_BORDER = -1
 
 
 class Reads(NamedTuple):
@@ -25,14 +28,17 @@ class Reads(NamedTuple):
 class Windows(NamedTuple):
     """What the kernels know of the hosts of each group, for one limit.
 
-    `loads` [group, kind, first, last]: a stage's seconds with all over the host's own link, inf where it does not fit;
-    none within the limit ends behind `furthest` [group, kind, first]. `entering` [first, last, start] and `leaving`
-    [first, last, end]: its bytes that come from before `start`, or go behind `end`; `links` [group, 4]: what a message
-    and a byte of these take more, each way. `counts` [group, kind]: devices of a host; `hosts` [group] to use.
+    A stage from `first` to `last` has length `last - first - 1` here: those longer than some are not looked at.
+    `loads` [group, kind, first, length]: its seconds with all over the host's own link, inf where it does not fit; none
+    within the limit ends behind `furthest` [group, kind, first]. Windows begin and end at borders alone: `border`
+    [position] is the border's number, or NOT_A_BORDER. `entering` [border, first, length] and `leaving` [border,
+    first, length]: the stage's bytes that come from before the border, or go behind it; `links` [group, 4]: what a
+    message and a byte of these take more, each way. `counts` [group, kind]: devices of a host; `hosts` [group] to use.
     `kind_back` and `host_back`: see `backs`.
     """
 
     loads: Floats
+    border: Integers
     entering: Floats
     leaving: Floats
     links: Floats
@@ -45,12 +51,13 @@ class Windows(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WindowLoads:
-    """`entering`, `leaving`, `loads`, `links`: see `Windows`."""
+    """`border`, `entering`, `leaving`, `loads`, `links`: see `Windows`."""
 
     hosts: Hosts
     groups: tuple[tuple[int, ...], ...]
     positions: Integers
     reads: Reads
+    border: Integers
     entering: Floats
     leaving: Floats
     loads: Floats
@@ -58,21 +65,42 @@ class WindowLoads:
 
 
 def window_loads(
-    problem: PartitionProblem, hosts: Hosts, groups: tuple[tuple[int, ...], ...], positions: Integers
+    problem: PartitionProblem,
+    hosts: Hosts,
+    groups: tuple[tuple[int, ...], ...],
+    positions: Integers,
+    borders: Integers,
+    limit: float,
 ) -> WindowLoads:
-    reads = _reads(problem, positions)
-    entering, leaving = _far_bytes(reads, positions.size)
-    loads, links = _loads(problem, hosts, groups, positions, entering, leaving)
+    """`borders`: those of the positions at which windows may begin and end, both ends among them. Stages that compute
+    for longer than the limit are not looked at. Two tables of borders x positions x the longest stage."""
+    reads, size = _reads(problem, positions), positions.size
+    furthest = np.searchsorted(positions, furthest_end(problem, limit)[positions], side="right") - 1
+    longest = max(1, int((furthest - np.arange(size)).max()))
+    border = np.full(size, NOT_A_BORDER, dtype=np.int64)
+    border[np.searchsorted(positions, borders)] = np.arange(borders.size)
+    moved = _moved_bytes(reads, border, longest)
+    loads, links = _loads(problem, hosts, groups, positions, moved)
     return WindowLoads(
         hosts=hosts,
         groups=groups,
         positions=positions,
         reads=reads,
-        entering=entering,
-        leaving=leaving,
+        border=border,
+        entering=moved.entering,
+        leaving=moved.leaving,
         loads=loads,
         links=links,
     )
+
+
+class _Moved(NamedTuple):
+    """`entering` and `leaving`: see `Windows`; `received` and `sent` [first, length] bytes in all."""
+
+    entering: Floats
+    leaving: Floats
+    received: Floats
+    sent: Floats
 
 
 def _loads(
@@ -80,32 +108,32 @@ def _loads(
     hosts: Hosts,
     groups: tuple[tuple[int, ...], ...],
     positions: Integers,
-    entering: Floats,
-    leaving: Floats,
+    moved: _Moved,
 ) -> tuple[Floats, Floats]:
-    """[group, kind, first, last] seconds over the host's own link; [group, 4] what links to elsewhere take more."""
-    size = positions.size
-    index = np.arange(size)
-    received_bytes, sent_bytes = entering[index[:, None], index, index[:, None]], leaving[index[:, None], index, index]
-    needed, segments = np.full((size, size), np.inf), Segments(problem)
+    """[group, kind, first, length] seconds over the host's own link; [group, 4] what links to elsewhere take more."""
+    size, longest = moved.received.shape
+    last = np.arange(size)[:, None] + np.arange(longest) + 1
+    is_stage, ends = last < size, positions[np.minimum(last, size - 1)]
+    needed, segments = np.full((size, longest), np.inf), Segments(problem)
     for first in range(size - 1):
-        row = segments.row(int(positions[first]), int(positions[-1]))
-        needed[first, first + 1 :] = row.peak_bytes[positions[first + 1 :] - positions[first] - 1]
-    loads = np.full((len(groups), hosts.num_kinds, size, size), np.inf)
+        own = ends[first, is_stage[first]]
+        row = segments.row(int(positions[first]), int(own[-1]))
+        needed[first, : own.size] = row.peak_bytes[own - positions[first] - 1]
+    loads = np.full((len(groups), hosts.num_kinds, size, longest), np.inf)
     links = np.zeros((len(groups), 4))
     for index_of_group, group in enumerate(groups):
         here = group[0]
-        own = _costs(problem, hosts, [int(hosts.link[here, here])])
+        own_link = _costs(problem, hosts, [int(hosts.link[here, here])])
         elsewhere = _costs(problem, hosts, [int(link) for other, link in enumerate(hosts.link[here]) if other != here])
-        links[index_of_group] = elsewhere - own
+        links[index_of_group] = elsewhere - own_link
         for kind, members in enumerate(hosts.members[here]):
             if not members:
                 continue
             device = members[0]
-            seconds = problem.segment_seconds(np.array(device), positions[:, None], positions[None, :])
-            seconds = seconds + own[0] * (received_bytes > 0) + own[1] * received_bytes
-            seconds = seconds + own[2] * (sent_bytes > 0) + own[3] * sent_bytes
-            fits = needed <= problem.device_memory_bytes[device]
+            seconds = problem.segment_seconds(np.array(device), positions[:, None], ends)
+            seconds = seconds + own_link[0] * (moved.received > 0) + own_link[1] * moved.received
+            seconds = seconds + own_link[2] * (moved.sent > 0) + own_link[3] * moved.sent
+            fits = is_stage & (needed <= problem.device_memory_bytes[device])
             loads[index_of_group, kind] = np.where(fits, seconds, np.inf)
     return loads, links
 
@@ -128,23 +156,36 @@ def _matrices(problem: PartitionProblem) -> tuple[Floats, Floats]:
     return problem.link_latency_seconds, problem.link_seconds_per_byte
 
 
-def _far_bytes(reads: Reads, size: int) -> tuple[Floats, Floats]:
-    """[first, last, start] bytes that a stage reads of what is made before `start`; [first, last, end] bytes of what it
-    makes that is read behind `end`; with their gradients. What the caller gives, the first stage sends; what it is
-    returned, the last stage reads."""
+def _moved_bytes(reads: Reads, border: Integers, longest: int) -> _Moved:
+    """Of stages, each value once, with its gradient. What the caller gives, the first stage sends; what it is returned,
+    the last stage reads."""
     is_first, maker, reader, sizes = reads
     earlier = np.where(is_first, -1, np.concatenate([[-1], reader[:-1]]))
-    last = np.append(is_first[1:], np.ones(min(1, reader.size), dtype=np.bool_))
-    entering, leaving = np.zeros((size, size, size)), np.zeros((size, size, size))
+    is_last = np.append(is_first[1:], np.ones(min(1, reader.size), dtype=np.bool_))
+    size, places = border.size, np.flatnonzero(border != NOT_A_BORDER)
+    # A value has been made before the borders behind its maker, and is still to be read behind those up to its reader.
+    first_behind = np.searchsorted(places, maker + 1)
+    last_before = np.searchsorted(places, reader, side="right") - 1
+    entering, leaving = np.zeros((places.size, size, longest)), np.zeros((places.size, size, longest))
+    received, sent = np.zeros((size, longest)), np.zeros((size, longest))
     for first in range(size - 1):
-        # Each value's next read from here on, in the piece from `reader` to the position behind it.
-        some = (maker < first) & (earlier < first) & (reader >= first)
-        np.add.at(entering[first], (reader[some] + 1, maker[some] + 1), sizes[some])
-        some = last & (maker >= first) & (reader > maker)
-        np.add.at(leaving[first], (maker[some] + 1, reader[some]), sizes[some])
-    entering = np.cumsum(np.cumsum(entering, axis=1), axis=2)
-    leaving = np.cumsum(np.cumsum(leaving, axis=1)[:, :, ::-1], axis=2)[:, :, ::-1]
-    return np.ascontiguousarray(entering), np.ascontiguousarray(leaving)
+        # Each value's next read from here on.
+        some = (maker < first) & (earlier < first) & (reader >= first) & (reader < first + longest)
+        lengths = reader[some] - first
+        far = np.zeros((places.size + 1, longest))
+        np.add.at(far, (first_behind[some], lengths), sizes[some])
+        entering[:, first] = np.cumsum(np.cumsum(far[:-1], axis=1), axis=0)
+        received[first] = np.cumsum(np.bincount(lengths, sizes[some], longest))
+        some = is_last & (maker >= first) & (maker < first + longest) & (reader > maker)
+        lengths = maker[some] - first
+        far = np.zeros((places.size, longest))
+        np.add.at(far, (last_before[some], lengths), sizes[some])
+        leaving[:, first] = np.cumsum(np.cumsum(far, axis=1)[::-1], axis=0)[::-1]
+        read = np.minimum(reader[some] - first, longest)
+        sent[first] = np.cumsum(
+            np.bincount(lengths, sizes[some], longest) - np.bincount(read, sizes[some], longest + 1)[:-1]
+        )
+    return _Moved(entering, leaving, received, sent)
 
 
 def _reads(problem: PartitionProblem, positions: Integers) -> Reads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.partition.ordered.reach_kernel import first_of_rest
-from planner.partition.ordered.window_loads import Reads, Windows
+from planner.partition.ordered.window_loads import NOT_A_BORDER, Reads, Windows
 from planner.partition.placement.compiled import compiled
 from planner.partition.problem import Booleans, Floats, Integers
 
@@ -29,8 +29,8 @@ def cover(windows: Windows, group: int, limit: float, start: int, end: int, stag
     Fills `stage_into` [state, position]: kind times P plus first position, NOT_REACHED where none ends.
     """
     loads, counts, links = windows.loads[group], windows.counts[group], windows.links[group]
-    furthest, entering, leaving = windows.furthest[group], windows.entering, windows.leaving
-    size, stride_of_kind = loads.shape[1], strides(counts)
+    furthest, size, stride_of_kind = windows.furthest[group], loads.shape[1], strides(counts)
+    entering, leaving = windows.entering[windows.border[start]], windows.leaving[windows.border[end]]
     rest = first_of_rest(counts, stride_of_kind, windows.kind_back[group], end)
     for state in range(rest.size):
         for position in range(start, end + 1):
@@ -47,11 +47,12 @@ def cover(windows: Windows, group: int, limit: float, start: int, end: int, stag
                 if stage_into[state, first] == NOT_REACHED:
                     continue
                 for last in range(max(first + 1, rest[state + stride]), min(end, furthest[kind, first]) + 1):
-                    load = loads[kind, first, last]
-                    if entering[first, last, start] > 0:
-                        load += links[0] + links[1] * entering[first, last, start]
-                    if leaving[first, last, end] > 0:
-                        load += links[2] + links[3] * leaving[first, last, end]
+                    length = last - first - 1
+                    load = loads[kind, first, length]
+                    if entering[first, length] > 0:
+                        load += links[0] + links[1] * entering[first, length]
+                    if leaving[first, length] > 0:
+                        load += links[2] + links[3] * leaving[first, length]
                     if load <= limit and stage_into[state + stride, last] == NOT_REACHED:
                         stage_into[state + stride, last] = kind * size + first
     return NOT_REACHED
@@ -87,15 +88,15 @@ def backs(counts: Integers, furthest: Integers) -> tuple[Integers, Integers]:
 @compiled
 def furthest_ends(loads: Floats, limit: float) -> Integers:
     """[groups, kinds, first]: the last end within the limit, or `first`."""
-    groups, kinds, size, _ = loads.shape
+    groups, kinds, size, longest = loads.shape
     furthest = np.zeros((groups, kinds, size), dtype=np.int64)
     for group in range(groups):
         for kind in range(kinds):
             for first in range(size):
                 furthest[group, kind, first] = first
-                for last in range(first + 1, size):
-                    if loads[group, kind, first, last] <= limit:
-                        furthest[group, kind, first] = last
+                for length in range(min(longest, size - 1 - first)):
+                    if loads[group, kind, first, length] <= limit:
+                        furthest[group, kind, first] = first + 1 + length
     return furthest
 
 
@@ -125,7 +126,7 @@ def hosts_from(
                 for end in range(max(start + 1, rest[state + stride]), final + 1):
                     if windows.host_back[group, end] > start:
                         break
-                    if into[state + stride, end] != NOT_REACHED:
+                    if windows.border[end] == NOT_A_BORDER or into[state + stride, end] != NOT_REACHED:
                         continue
                     if covered[group, start, end] == NOT_TRIED:
                         covered[group, start, end] = cover(windows, group, limit, start, end, stage_into)
@@ -154,7 +155,9 @@ def cover_ends(
     What ends at `middle` stands at `behind` in `stage_into`.
     """
     loads, counts, links = windows.loads[group], windows.counts[group], windows.links[group]
-    furthest, entering = windows.furthest[group], windows.entering
+    furthest = windows.furthest[group]
+    before_middle = windows.entering[windows.border[middle]]
+    before_behind = windows.entering[windows.border[behind]]
     size, stride_of_kind, num_states = loads.shape[1], strides(counts), 1
     for count in counts:
         num_states *= count + 1
@@ -181,12 +184,13 @@ def cover_ends(
                     continue
                 end = middle if first < middle else size - 1
                 for last in range(first + 1, min(end, furthest[kind, first]) + 1):
-                    load = loads[kind, first, last]
+                    length = last - first - 1
+                    load = loads[kind, first, length]
                     if first < middle:
                         far = to_middle[last] - to_middle[first]
                         load += (far > 0) * links[2] + links[3] * far
                     else:
-                        far = entering[first, last, behind] - entering[first, last, middle]
+                        far = before_behind[first, length] - before_middle[first, length]
                         load += (far > 0) * links[0] + links[1] * far
                     at = behind if last == middle else last
                     if load <= limit and stage_into[state + stride, at] == NOT_REACHED:
@@ -206,7 +210,7 @@ def hosts_between(
     """
     size, rest = windows.loads.shape[2], np.zeros(into.shape[0], dtype=np.int64)
     for middle in range(1, size - 2):
-        if not may_be_middle[middle, middle + 1 : size - 1].any():
+        if windows.border[middle] == NOT_A_BORDER or not may_be_middle[middle, middle + 1 : size - 1].any():
             continue
         hosts_from(windows, rest, limit, middle, size - 2, stage_into, covered, into)
         for behind in range(middle + 1, size - 1):

@@ -9,9 +9,10 @@ import pytest
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.objective import Objective
 from planner.partition.ordered.host_windows import over_windows
+from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.ordered.program_pass import evaluate_layout
-from planner.partition.ordered.window_loads import much_skips_the_middle
+from planner.partition.ordered.window_loads import NOT_A_BORDER, much_skips_the_middle, window_loads
 from tests.planner.partition.exact import all_contiguous, fits, least
 from tests.planner.partition.ordered.programs_on_hosts import random_program
 from tests.planner.partition.problems import problem
@@ -76,3 +77,26 @@ def test_what_skips_the_middle_stays_on_the_host_of_both_ends() -> None:
     boundaries, devices = over_windows(program)[-1]
     plan = contiguous(program, boundaries, devices, [""] * len(devices))
     assert visits(plan, host) in ([0, 1, 0], [1, 0, 1])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_stage_exchanges_beyond_a_border_is_counted_once(seed: int) -> None:
+    program, _ = random_program(seed)
+    hosts, positions = hosts_of(program), np.arange(program.num_nodes + 1)
+    borders = positions[[0, *range(seed % 2 + 1, program.num_nodes, 2), program.num_nodes]]
+    table = window_loads(program, hosts, hosts.groups(), positions, borders, np.inf)
+    assert np.flatnonzero(table.border != NOT_A_BORDER).tolist() == borders.tolist()
+    sizes = program.value_bytes + program.value_gradient_bytes
+    made = np.maximum(program.value_producer, 0)
+    returned = [(value, program.num_nodes - 1) for value in np.flatnonzero(program.value_returned)]
+    reads = {*zip(program.read_value.tolist(), program.read_node.tolist(), strict=True), *returned}
+    for border in borders:
+        for first in range(program.num_nodes):
+            for last in range(first + 1, program.num_nodes + 1):
+                into = {value for value, node in reads if made[value] < min(border, first) and first <= node < last}
+                out = {value for value, node in reads if first <= made[value] < last and node >= max(border, last)}
+                at = table.border[border], first, last - first - 1
+                if border <= first:
+                    assert table.entering[at] == sum(sizes[value] for value in into)
+                if border >= last:
+                    assert table.leaving[at] == sum(sizes[value] for value in out)
