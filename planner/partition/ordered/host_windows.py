@@ -17,7 +17,13 @@ import numpy as np
 from planner.partition.ordered.hosts import Hosts, hosts_of
 from planner.partition.ordered.positions import allowed_positions, few_positions, near_positions
 from planner.partition.ordered.program_pass import evaluate_layout
-from planner.partition.ordered.window_loads import WindowLoads, Windows, much_skips_the_middle, window_loads
+from planner.partition.ordered.window_loads import (
+    WindowLoads,
+    Windows,
+    longest_stage,
+    much_skips_the_middle,
+    window_loads,
+)
 from planner.partition.problem import Integers, PartitionProblem
 
 # Positions: two tables of their cube, 57 MB each. The first round has some for each stage: with two for each of 32
@@ -25,6 +31,9 @@ from planner.partition.problem import Integers, PartitionProblem
 _MAX_POSITIONS, _POSITIONS_PER_DEVICE = 192, 4
 # The second is over as many as these, those near its cuts if there are more, and windows begin at some of them alone.
 _MAX_FINE_POSITIONS, _MAX_BORDERS = 1024, 192
+# Numbers in its tables, 270 MB. Onto 32 and 64 devices stages are short and it takes two thirds at most; onto 4 and 8 a
+# thousand positions would have 1 GB, and fewer borders give the same plans of the benchmark's nets.
+_MAX_NUMBERS = 2**25
 # How far above the limit the first round may end for a second one.
 _COARSE_ABOVE = 1.03
 # How many devices of each kind a host has in use, 25 for two kinds of four; how many hosts of each group are in use.
@@ -62,15 +71,26 @@ def over_windows(problem: PartitionProblem, limit: float = np.inf, *, both_ends:
         layouts.append(better)
         if positions.size == allowed.size:
             break
-        few = allowed.size > _MAX_FINE_POSITIONS
-        positions = near_positions(allowed, better[0], _MAX_FINE_POSITIONS) if few else allowed
-        borders = positions if positions.size <= _MAX_POSITIONS else _borders(problem, positions, better[0])
+        positions, borders = _fine_positions(problem, hosts, allowed, better[0], high)
     return layouts if high < limit else []
 
 
-def _borders(problem: PartitionProblem, positions: Integers, boundaries: tuple[int, ...]) -> Integers:
-    """Those of the positions with the least to send, and those at which something begins already."""
-    return np.union1d(np.intersect1d(few_positions(problem, _MAX_BORDERS), positions), boundaries)
+def _fine_positions(
+    problem: PartitionProblem, hosts: Hosts, allowed: Integers, boundaries: tuple[int, ...], limit: float
+) -> tuple[Integers, Integers]:
+    """And borders: those of the positions with the least to send, and those at which something begins already. All of
+    fewer positions, where stages within the limit may be so long that there is no room for tables of more."""
+    few = allowed.size > _MAX_FINE_POSITIONS
+    positions = near_positions(allowed, boundaries, _MAX_FINE_POSITIONS) if few else allowed
+    if positions.size <= _MAX_POSITIONS:
+        return positions, positions
+    num_stages = positions.size * longest_stage(problem, positions, limit)
+    count = (_MAX_NUMBERS // num_stages - len(hosts.groups()) * hosts.num_kinds) // 2
+    if count < len(boundaries):
+        positions = near_positions(allowed, boundaries, _MAX_POSITIONS)
+        return positions, positions
+    sending_least = few_positions(problem, min(_MAX_BORDERS, count))
+    return positions, np.union1d(np.intersect1d(sending_least, positions), boundaries)
 
 
 def _all_trials(

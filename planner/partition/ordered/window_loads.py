@@ -74,12 +74,9 @@ def window_loads(
 ) -> WindowLoads:
     """`borders`: those of the positions at which windows may begin and end, both ends among them. Stages that compute
     for longer than the limit are not looked at. Two tables of borders x positions x the longest stage."""
-    reads, size = _reads(problem, positions), positions.size
-    furthest = np.searchsorted(positions, furthest_end(problem, limit)[positions], side="right") - 1
-    longest = max(1, int((furthest - np.arange(size)).max()))
-    border = np.full(size, NOT_A_BORDER, dtype=np.int64)
+    reads, border = _reads(problem, positions), np.full(positions.size, NOT_A_BORDER, dtype=np.int64)
     border[np.searchsorted(positions, borders)] = np.arange(borders.size)
-    moved = _moved_bytes(reads, border, longest)
+    moved = _moved_bytes(reads, border, longest_stage(problem, positions, limit))
     loads, links = _loads(problem, hosts, groups, positions, moved)
     return WindowLoads(
         hosts=hosts,
@@ -92,6 +89,12 @@ def window_loads(
         loads=loads,
         links=links,
     )
+
+
+def longest_stage(problem: PartitionProblem, positions: Integers, limit: float) -> int:
+    """In pieces between two positions: the most that some device computes within the limit, at least one."""
+    furthest = np.searchsorted(positions, furthest_end(problem, limit)[positions], side="right") - 1
+    return max(1, int((furthest - np.arange(positions.size)).max()))
 
 
 class _Moved(NamedTuple):

@@ -8,11 +8,12 @@ import pytest
 
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.objective import Objective
+from planner.partition.ordered import host_windows
 from planner.partition.ordered.host_windows import over_windows
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.ordered.program_pass import evaluate_layout
-from planner.partition.ordered.window_loads import NOT_A_BORDER, much_skips_the_middle, window_loads
+from planner.partition.ordered.window_loads import NOT_A_BORDER, WindowLoads, much_skips_the_middle, window_loads
 from tests.planner.partition.exact import all_contiguous, fits, least
 from tests.planner.partition.ordered.programs_on_hosts import random_program
 from tests.planner.partition.problems import problem
@@ -100,3 +101,33 @@ def test_what_a_stage_exchanges_beyond_a_border_is_counted_once(seed: int) -> No
                     assert table.entering[at] == sum(sizes[value] for value in into)
                 if border >= last:
                     assert table.leaving[at] == sum(sizes[value] for value in out)
+
+
+@pytest.mark.parametrize(("num_free", "most", "every_cut"), [(0, 2**21, True), (290, 2**19, False)])
+def test_tables_have_an_end_where_stages_are_long(
+    monkeypatch: pytest.MonkeyPatch, num_free: int, most: int, *, every_cut: bool
+) -> None:
+    """Few devices, and operators that take no time: stages within any limit hold many of them."""
+    host, num_nodes = [0, 0, 1, 1], 300
+    program = problem(
+        compute_seconds=[[0.0] * num_free + [1.0] * (num_nodes - num_free)] * len(host),
+        reads=[[node, max(0, node - 7)] for node in range(num_nodes)],
+        value_bytes=[1] * (num_nodes + 1),
+        per_byte=[[0.01 if one == other else 0.05 for other in host] for one in host],
+    )
+    tables: list[WindowLoads] = []
+
+    def kept(*given: object) -> WindowLoads:
+        tables.append(window_loads(*given))  # type: ignore[arg-type]
+        return tables[-1]
+
+    monkeypatch.setattr(host_windows, "_MAX_NUMBERS", most)
+    monkeypatch.setattr(host_windows, "window_loads", kept)
+    unlimited = 3 * host_windows._MAX_POSITIONS**3
+    assert over_windows(program)
+    coarse, fine = tables
+    assert (fine.positions.size == num_nodes + 1) is every_cut
+    numbers = sum(table.size for table in (fine.entering, fine.leaving, fine.loads))
+    assert numbers <= (1.1 * most if every_cut else unlimited)
+    assert fine.positions.size > coarse.positions.size
+    assert (fine.border[[0, -1]] != NOT_A_BORDER).all()
