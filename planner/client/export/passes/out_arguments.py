@@ -41,9 +41,9 @@ def _fits(result: object, out: fx.Node) -> bool:
 
 @cache
 def _without_out(overload: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
-    """The overload with the same arguments but `out`; None where there is none, or nothing called `out`."""
+    """The overload with the same arguments but `out`; None where there is none, or no one tensor called `out`."""
     *others, last = overload._schema.arguments or (None,)
-    if last is None or last.name != "out" or not last.is_out:
+    if last is None or last.name != "out" or not last.is_out or str(last.type) != "Tensor":
         return None
     packet = getattr(getattr(torch.ops, overload.namespace), overload._schema.name.rpartition("::")[2])
     wanted = [(argument.name, str(argument.type)) for argument in others]

@@ -78,6 +78,12 @@ def maps_beside_a_write(features: torch.Tensor) -> Any:
     return torch.vmap(lambda row: row.sort().values)(features)
 
 
+def writes_several_tensors(features: torch.Tensor) -> Any:
+    rows = torch.zeros(4), torch.zeros(4), torch.zeros(4)
+    torch.unbind_copy(features, out=rows)
+    return rows
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "why"),
@@ -92,6 +98,7 @@ def maps_beside_a_write(features: torch.Tensor) -> Any:
         (maps_beside_a_write, "operator _add_batch_dim in module 'inner'.*torch.vmap is carried where no input"),
         (lambda features: features.as_strided((2, 2), (1, 1)), r"operator aten::as_strided.default in module 'inner'"),
         (lambda features: features.as_strided((2,), (1,)), r"operator aten::as_strided.default in module 'inner'"),
+        (writes_several_tensors, r"operator aten::unbind_copy.int_out in module 'inner'"),
         (lambda features: features.to_sparse(), r"aten::to_sparse"),
         (lambda features: {1: features}, "only string keys"),
         (lambda features: features.to(torch.uint16), "torch.uint16 cannot be carried; convert it"),
