@@ -54,12 +54,15 @@ _MOVABLE = ("--server", "--output", "-o")
 
 
 def options_after_command(args: list[str]) -> list[str]:
-    """The same arguments with those of `_MOVABLE` that stand before the command behind all others."""
+    """The same arguments with those of `_MOVABLE` that stand before the command behind it. What is given after the
+    command still comes last and counts; help and version have no use for them."""
     moved: list[str] = []
     while args and args[0].partition("=")[0] in _MOVABLE:
         length = 1 if "=" in args[0] else 2
         moved, args = [*moved, *args[:length]], args[length:]
-    end = args.index("--") if "--" in args else len(args)
+    end = next((at for at, word in enumerate(args) if word.startswith("-")), len(args))
+    if {"-h", "--help", "--version"} & {*args[end : end + 1]}:
+        return args
     return [*args[:end], *moved, *args[end:]]
 
 
