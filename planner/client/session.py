@@ -133,7 +133,7 @@ class Session:
     def can_idle(self) -> bool:
         """Another run may go on with it: both directions go by a door, of daemons that allow it, nothing is in flight,
         neither they nor the workers have said anything, and its memory is worth keeping."""
-        if not (self._may_idle and self._input and self._output) or self.num_in_flight:
+        if not (self._may_idle and self._input and self._output) or self.num_in_flight or not self._arrivals.empty():
             return False
         # First: it takes in what the worker has answered.
         is_worth_keeping = self._memory_now().is_worth_keeping()

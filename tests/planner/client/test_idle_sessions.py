@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +40,8 @@ class Echoing(LoopbackDaemon):
         super().__init__()
         self.may_idle = may_idle
         self.contexts: list[grpc.ServicerContext] = []
+        self.may_give = threading.Event()
+        self.may_give.set()
         self._ingress = Ingress(lambda submission: None)
         self.door = Door(self._ingress, FORMAT, lambda session_id: None)
         threading.Thread(target=self._give_back, daemon=True).start()
@@ -68,6 +71,7 @@ class Echoing(LoopbackDaemon):
     def _give_back(self) -> None:
         while (submission := self._ingress.take()) is not None:
             [x] = submission.read()
+            self.may_give.wait(WAIT_SECONDS)
             assert isinstance(x, torch.Tensor)
             failure = MicrobatchFailure(reason="STAGE_FAILED", message="below 0", stage=0) if x[0, 0] < 0 else None
             self.door.give(
@@ -159,6 +163,27 @@ def test_a_session_that_was_ended_meanwhile_is_not_gone_on_with(who: str) -> Non
                 outlet.end()
         wait_for(lambda: not session.can_idle(), "the client to hear of the end")
         assert_gives_back(pipeline, 2)
+    assert daemon.num_opened == 2
+
+
+def test_a_session_whose_end_was_told_before_its_last_result_is_not_gone_on_with() -> None:
+    daemon = Echoing()
+    with loopback_pipeline(daemon) as pipeline, ThreadPoolExecutor(1) as threads:
+        assert_gives_back(pipeline, 1)
+        [(_, session)] = idle(pipeline)._idle
+        assert session._output is not None
+        of_both = (session._output.fileno(), session._arrived.fileno())
+        session._pollers.clear()
+        daemon.may_give.clear()
+        run = threads.submit(assert_gives_back, pipeline, 2)
+        wait_for(lambda: of_both in session._pollers, "the run to wait for its result")
+        daemon.contexts[0].cancel()
+        wait_for(lambda: not session._arrivals.empty(), "the client to hear of the end")
+        wait_for(lambda: not select.select([session._arrived], [], [], 0)[0], "the run to have read that it came")
+        daemon.may_give.set()
+        run.result()
+        assert not idle(pipeline)._idle
+        assert_gives_back(pipeline, 3)
     assert daemon.num_opened == 2
 
 
