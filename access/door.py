@@ -58,6 +58,8 @@ _DESCRIPTOR_SPACE = socket.CMSG_SPACE(_DESCRIPTOR_BYTES)
 # Plain numbers: Python's flags take a microsecond to combine.
 _AT_ONCE = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
 _DESCRIPTOR_LOST = int(socket.MSG_CTRUNC)
+# Of address space, or of a descriptor: a mapping has one of its own.
+_NO_ROOM = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 class SlotWriter:
@@ -202,7 +204,7 @@ class SlotReader:
             self._ring = Ring(descriptor, num_slots, slot_bytes, keeps_descriptor=self._keeps_descriptors)
             self._older = older
         except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 return False
             raise ConnectionError(str(error)) from None
         return True

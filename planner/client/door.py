@@ -192,7 +192,7 @@ class Passage:
                 break
             self._begin += HEAD.size
             if not self._incoming.announced(place, payload_bytes):
-                raise ConnectionError("this process has no descriptor for the worker's memory")
+                raise ConnectionError("this process has no descriptor or no address space for the worker's memory")
         message_end = HEAD.size + message_bytes
         if place != BEHIND:
             return self._take_from_slot(sequence, message_end, place, payload_bytes, until)

@@ -199,7 +199,7 @@ def _memory_for_results(slots: SlotReader, announcement: bytes) -> Ring | None:
     """What a client hands over when it comes. None where it has none."""
     _, _, num_slots, slot_bytes = HEAD.unpack(announcement)
     if num_slots and not slots.announced(num_slots, slot_bytes):
-        raise ConnectionError("no descriptor is free for the client's memory")
+        raise ConnectionError("no descriptor or no address space is free for the client's memory")
     return slots.ring
 
 
@@ -314,7 +314,7 @@ class Inlet:
             with contextlib.suppress(BlockingIOError):
                 self._connection.send(TAKEN if is_taken else REFUSED, socket.MSG_DONTWAIT)
         elif not is_taken:
-            raise ConnectionError("no descriptor is free for the client's memory")
+            raise ConnectionError("no descriptor or no address space is free for the client's memory")
 
     def _in_slot(self, begin: int, end: int, place: int, payload_bytes: int) -> Submission:
         if self._slots is None:
