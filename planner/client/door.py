@@ -100,9 +100,9 @@ class Passage:
     ) -> None:
         """`memory`: what an earlier session has left, see `memory`."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        is_answered = purpose == INPUTS and door.shares_memory and door.answers_memory
-        if is_answered:
-            purpose = INPUTS_ANSWERED
+        is_answered = purpose == TRAINING
+        if purpose == INPUTS and door.shares_memory and door.answers_memory:
+            purpose, is_answered = INPUTS_ANSWERED, True
         elif door.shares_memory:
             purpose = _SHARED[purpose]
         self._incoming = SlotReader(memory, keeps_descriptors=True) if purpose == OUTPUTS_SHARED else None
@@ -184,6 +184,12 @@ class Passage:
     def take(self, timeout_seconds: float) -> tuple[int, bytes, memoryview] | None:
         """A sequence, a message and its tensors' bytes, in memory of their own; None once the worker closed its end."""
         until = time.monotonic() + timeout_seconds
+        if self._outgoing is not None and self._outgoing.awaits_answer:
+            # Of memory: the worker says so before it reads the request that follows.
+            said = bytearray(1)
+            if not self._read(memoryview(said), until):
+                return None
+            self._outgoing.answered(bytes(said))
         while True:
             if not self._read_on(HEAD.size, until):
                 return None
@@ -275,7 +281,7 @@ class Passage:
         return True
 
     def _hear(self, outgoing: SlotWriter) -> None:
-        """What the worker says of the memory that it was told of, once it has. It says nothing else here."""
+        """What the worker says of the memory that it was told of, once it has. It says nothing else here before."""
         if outgoing.awaits_answer:
             with contextlib.suppress(BlockingIOError):
                 if answer := self._socket.recv(1, socket.MSG_DONTWAIT):

@@ -98,6 +98,10 @@ class IdleSessions:
 
 def _close_all(idle: deque[_Idle], process_id: int) -> None:
     if os.getpid() == process_id:
-        while idle:
-            _, session = idle.pop()
+        while True:
+            try:
+                _, session = idle.pop()
+            except IndexError:
+                # Whoever watches them may have taken the last.
+                return
             session.close(is_over=True)

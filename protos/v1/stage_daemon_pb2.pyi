@@ -1318,8 +1318,9 @@ class WorkerDoor(google.protobuf.message.Message):
     places are of the memory before, as if the other had not been announced.
 
     `T`, with the session id that the answer to `open` has, is for a training's steps: each is a frame without a message whose
-    data is a TrainRequest, and so is its answer, whose message is a TrainResponse. Whatever else is asked of a training goes
-    by its stream, which tells what ended it.
+    data is a TrainRequest, and so is its answer, whose message is a TrainResponse. Announcements are answered as behind `A`,
+    and a request is read once the one before has its answer. Whatever else is asked of a training goes by its stream, which
+    tells what ended it.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

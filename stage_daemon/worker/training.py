@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import secrets
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -59,6 +60,8 @@ class Training:
         # Of whom the door lets in, once; 0: nobody.
         self._session_id = 0
         self._inlet: TrainingInlet | None = None
+        # Of both: clients come on the door's thread.
+        self._at_door = threading.Lock()
         self.interpreter: StepInterpreter | None = None
         self._num_groups = 0
         self._states = DeviceStates(training.around.stages)
@@ -73,11 +76,12 @@ class Training:
 
     def let_in(self, session_id: int, connection: socket.socket) -> bool:
         """Whether it is the client whose stream is open, which then may ask for steps here."""
-        if not session_id or session_id != self._session_id:
-            return False
-        self._session_id = 0
-        self._inlet = TrainingInlet(connection, self.submit)
-        return True
+        with self._at_door:
+            if not session_id or session_id != self._session_id:
+                return False
+            self._session_id = 0
+            self._inlet = TrainingInlet(connection, self.submit)
+            return True
 
     def take_no_more(self) -> None:
         self._waiting.put(None)
@@ -177,10 +181,11 @@ class Training:
             opened.session_id = self._session_id
 
     def _end_inlet(self) -> None:
-        self._session_id = 0
-        if self._inlet is not None:
-            self._inlet.end()
-            self._inlet = None
+        with self._at_door:
+            self._session_id = 0
+            if self._inlet is not None:
+                self._inlet.end()
+                self._inlet = None
 
     def _step(
         self, step: stage_daemon_pb2.TrainingStep, microbatches: Sequence[training_wire.Microbatch]

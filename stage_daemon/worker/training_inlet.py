@@ -12,7 +12,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from access.door import BEHIND, HEAD, MOST_REQUEST_BYTES, SlotReader, framed
+from access.door import BEHIND, HEAD, MOST_REQUEST_BYTES, REFUSED, TAKEN, SlotReader, framed
 from protos.v1 import stage_daemon_pb2
 
 # A client that does not read its answer for so long is taken to have gone.
@@ -32,6 +32,8 @@ class TrainingInlet:
         self._readable = select.poll()
         self._readable.register(connection, select.POLLIN)
         self._num_given = 0
+        # A request is taken once the one before has its answer: no client holds more here than one waiting.
+        self._answered = threading.Semaphore()
         self.is_over = False
         threading.Thread(target=self._run, name="trainer", daemon=True).start()
 
@@ -40,6 +42,7 @@ class TrainingInlet:
         self._num_given += 1
         with contextlib.suppress(OSError):
             self._connection.sendall(b"".join(framed(self._num_given, response.SerializeToString(), ())))
+            self._answered.release()
             return
         self.end()
 
@@ -48,6 +51,7 @@ class TrainingInlet:
         self.is_over = True
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
+        self._answered.release()
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
@@ -63,7 +67,8 @@ class TrainingInlet:
             sequence, message_bytes, place, num_bytes = HEAD.unpack(self._read(HEAD.size))
             if sequence:
                 break
-            self._slots.announced(place, num_bytes)
+            self._connection.sendall(TAKEN if self._slots.announced(place, num_bytes) else REFUSED)
+        self._answered.acquire()
         if message_bytes or num_bytes > MOST_REQUEST_BYTES:
             raise ConnectionError(f"a request of {message_bytes} and {num_bytes} bytes")
         return memoryview(self._read(num_bytes)) if place == BEHIND else self._slots.payload(place, num_bytes)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from access.door import MIN_SLOT_BYTES, MOST_REQUEST_BYTES, TRAINING
+from access.door import MIN_SLOT_BYTES, MOST_REQUEST_BYTES, TRAINING, SlotReader, framed
 from access.host import host_identity
 from access.tensor_fields import LARGE_BYTES
 from planner.client.door import Passage
@@ -20,8 +22,10 @@ from planner.client.tensors import to_raw
 from planner.graph.ir import Dtype
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.runtime.ingress import Ingress
+from stage_daemon.worker import training_inlet
 from stage_daemon.worker.door import Door
 from stage_daemon.worker.training import Training
+from stage_daemon.worker.training_inlet import TrainingInlet
 from tests.stage_daemon.runtime.training.modules import rows
 from tests.stage_daemon.runtime.training.test_checkpoints import cluster_of
 from tests.waiting import WAIT_SECONDS
@@ -122,6 +126,37 @@ def test_a_batch_lets_go_of_its_shared_memory() -> None:
             assert answer(passage) is not None
         assert passage.memory is not None
         assert not passage.memory.has_taken()
+
+
+class _NoRoom(SlotReader):
+    def announced(self, num_slots: int, slot_bytes: int) -> bool:
+        os.close(self._descriptors.popleft())
+        return False
+
+
+def test_a_worker_that_cannot_have_the_memory_reads_the_batch_behind_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_inlet, "SlotReader", _NoRoom)
+    with working() as worker:
+        passage = worker.passage()
+        for number in (1, 2, 3):
+            passage.send(number, b"", [memoryview(step(number, FILL_A_SLOT))], WAIT_SECONDS)
+            done = answer(passage)
+            assert done is not None
+            assert done.step.applied
+        assert passage.memory is None
+
+
+def test_a_request_is_read_once_the_one_before_has_its_answer() -> None:
+    here, there = socket.socketpair()
+    read: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    inlet = TrainingInlet(there, lambda request, _: read.put(bytes(request)))
+    here.sendall(b"".join(b"".join(framed(number, b"", [memoryview(b"%d" % number)])) for number in (1, 2, 3)))
+    for number in (1, 2, 3):
+        assert read.get(timeout=WAIT_SECONDS) == b"%d" % number
+        with pytest.raises(queue.Empty):
+            read.get(timeout=0.1)
+        inlet.give(_Response())
+    here.close()
 
 
 def test_only_the_client_whose_stream_is_open_is_let_in_and_once() -> None:
