@@ -190,7 +190,8 @@ async def test_a_failure_anywhere_lets_everyone_go(world: World, call: str) -> N
     assert failure.message == f"{call} went wrong"
     await eventually(lambda: bool(world.first.releases and world.second.releases))
     assert not world.first.releases[0].drain
-    assert ("connect" in world.first.asked) == (call == "connect")
+    # Where the second fails at once, the first may not have been asked yet.
+    assert ("connect" in (*world.first.asked, *world.second.asked)) == (call == "connect")
 
 
 async def test_a_daemon_that_cannot_be_reached_fails_the_rollout(world: World) -> None:
