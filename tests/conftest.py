@@ -106,11 +106,14 @@ def program_in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Refuses a test that leaves its process otherwise than it was: those after it would not be what they are alone."""
+    """Refuses a test that leaves its process otherwise than it was, and makes it so for those after it."""
     result = yield
     changed = sorted(tests.forked_services.read_once_and_changed(os.environ))
+    tests.forked_services.take_back(changed)
+    collects = gc.isenabled()
+    gc.enable()
     assert not changed, f"{item.nodeid} leaves {', '.join(changed)} in the environment"
-    assert gc.isenabled(), f"{item.nodeid} leaves garbage collections disabled"
+    assert collects, f"{item.nodeid} leaves garbage collections disabled"
     return result
 
 

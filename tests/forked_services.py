@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import connection, current_process, forkserver, get_context, process
 from pathlib import Path
@@ -59,6 +59,14 @@ def read_once_and_changed(environment: Mapping[str, str]) -> set[str]:
     """The variables that ask for an interpreter of its own, where a service is started with them."""
     names = environment.keys() | _environment.keys()
     return {name for name in names if name.startswith(READ_ONCE) and environment.get(name) != _environment.get(name)}
+
+
+def take_back(names: Iterable[str]) -> None:
+    """Gives these variables the values that the forkserver was started with."""
+    for name in names:
+        os.environ.pop(name, None)
+        if name in _environment:
+            os.environ[name] = _environment[name]
 
 
 @contextmanager
