@@ -1,16 +1,18 @@
 """How far predicted training steps of profiled plans are from real ones: small models and schedules on two CPU daemons.
 
-    python -m benchmarks.predicted_steps [model ...]
+    python -m benchmarks.predicted_steps [--parts] [model ...]
 
 Each model is profiled once, backward passes too, then planned, deployed and trained under each schedule. A step is
 compared as its caller sees it, and the bubble as the daemons measure it. Medians of the steps of one deployment count;
-the machine should have nothing else to do, for both are clocks.
+the machine should have nothing else to do, for both are clocks. With --parts each step is taken apart by device and
+action, milliseconds planned and measured.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +21,7 @@ import torch
 
 from benchmarks.one_thread_daemons import one_thread_daemons
 from benchmarks.predicted_stage_times import MEMORY_BYTES, MODELS, Model
+from benchmarks.step_parts import parts
 from examples import tiny_gpt
 from planner.client import PlannerClient, export
 from planner.client.pipeline import Batch
@@ -35,6 +38,7 @@ SCHEDULES = (PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.GPIPE, PipelineSched
 NUM_WARMUP = 3
 STEP_SECONDS = 4.0
 LEAST_STEPS, MOST_STEPS = 8, 60
+_PARTS = "--parts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +90,8 @@ TRAINED: Mapping[str, Callable[[], TrainedModel]] = {
 }
 
 
-def main(*names: str) -> None:
+def main(*arguments: str) -> None:
+    names = [name for name in arguments if name != _PARTS]
     torch.manual_seed(0)
     torch.set_num_threads(1)
     print("| model | schedule | predicted | measured | off by | bubble predicted | measured | points |")
@@ -100,7 +105,7 @@ def main(*names: str) -> None:
             graph = client.submit(export(trained.model.module, batch.args, dict(batch.kwargs)))
             client.profile_graph(graph.id, device_ids=[cluster.device_id(0)], backward=True)
             for schedule in SCHEDULES:
-                predicted, real = measured(graph.id, trained, schedule, client)
+                predicted, real = measured(graph.id, trained, schedule, client, shows_parts=_PARTS in arguments)
                 off = predicted.seconds / real.seconds - 1
                 bubble = predicted.bubble_share - real.bubble_share
                 errors.append(abs(off))
@@ -120,7 +125,7 @@ def main(*names: str) -> None:
 
 
 def measured(
-    graph_id: str, trained: TrainedModel, schedule: PipelineSchedule, client: PlannerClient
+    graph_id: str, trained: TrainedModel, schedule: PipelineSchedule, client: PlannerClient, *, shows_parts: bool
 ) -> tuple[Times, Times]:
     """(what the plan predicts, what its steps took)."""
     training = Training(schedule=schedule, microbatches=MICROBATCHES, optimizer_bytes_per_parameter=0.0)
@@ -131,8 +136,16 @@ def measured(
     num_steps = int(min(MOST_STEPS, max(LEAST_STEPS, STEP_SECONDS / plan.step_seconds)))
     deployment = client.deploy(plan.id)
     with client.train(deployment.id, "sgd:lr=1e-5") as trainer:
-        steps = [trainer.step_microbatches(microbatches) for _ in range(NUM_WARMUP + num_steps)][NUM_WARMUP:]
+        steps, calls = list[StepResult](), list[tuple[float, float]]()
+        for _ in range(NUM_WARMUP + num_steps):
+            called = time.monotonic()
+            steps.append(trainer.step_microbatches(microbatches))
+            calls.append((called, time.monotonic()))
+        if shows_parts:
+            for name, planned, real in parts(next(client.timelines(deployment.id)), calls[NUM_WARMUP:]):
+                print(f"    {name}: {planned * 1e3:.2f}, {real * 1e3:.2f}", flush=True)
     client.stop(deployment.id)
+    steps = steps[NUM_WARMUP:]
     return (
         Times(seconds=plan.step_seconds, bubble_share=idle_share(plan, predict(plan))),
         Times(seconds=_median(steps, "seconds"), bubble_share=_median(steps, "bubble_share")),

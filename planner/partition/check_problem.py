@@ -69,7 +69,7 @@ def _check_lengths(problem: PartitionProblem) -> None:
     ):
         if getattr(problem, field).size:
             _check_shape(field, getattr(problem, field).shape, (size,))
-    for field in ("node_backward_ratio", "node_weight_share", "delivery_seconds"):
+    for field in ("node_backward_ratio", "node_split_ratio", "node_weight_share", "delivery_seconds"):
         if getattr(problem, field).size:
             _check_shape(field, getattr(problem, field).shape, (devices, nodes))
     labels = problem.labels

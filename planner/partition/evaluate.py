@@ -216,7 +216,6 @@ def _stages(
         problem.recomputes_activations and stage not in assignment.keeping for stage in range(assignment.num_stages)
     ]
     with_gradients = set(flow.crossings.targets[problem.value_gradient_bytes[flow.crossings.values] > 0].tolist())
-    backward = problem.backward_seconds(recomputed=False)
     nodes_of = NodesByStage(stage_of_node, assignment.num_stages)
     sizes = stage_bytes(problem, nodes_of, flow, np.array(recomputing))
     buffers = _buffer_bytes(problem, assignment, flow, sizes.moved)
@@ -229,8 +228,12 @@ def _stages(
             state_bytes=int(sizes.states[stage]),
             activation_bytes=int(sizes.activations[stage]),
             buffer_bytes=buffers[stage],
-            backward_seconds=_slowest(problem.backward_seconds(recomputed=recomputing[stage]), copies[stage], nodes),
-            weight_share=_weight_share(problem, backward, copies[stage], nodes, is_given=stage in with_gradients),
+            backward_seconds=_slowest(
+                problem.backward_seconds(recomputed=recomputing[stage], is_split=stage in with_gradients),
+                copies[stage],
+                nodes,
+            ),
+            weight_share=_weight_share(problem, copies[stage], nodes, is_split=stage in with_gradients),
             gradient_bytes=int(sizes.gradients[stage]),
             optimizer_bytes=int(sizes.optimizer[stage]),
             saved_bytes=int(sizes.saved[stage]),
@@ -257,15 +260,14 @@ def _buffer_bytes(
     return tuple(buffer_bytes.tolist())
 
 
-def _weight_share(
-    problem: PartitionProblem, backward: Floats, devices: Sequence[int], nodes: Integers, *, is_given: bool
-) -> float:
+def _weight_share(problem: PartitionProblem, devices: Sequence[int], nodes: Integers, *, is_split: bool) -> float:
     """Of the slowest device's backward pass, all where no gradient goes back to another stage."""
+    backward = problem.backward_seconds(recomputed=False, is_split=is_split)
     slowest = max(devices, key=lambda device: float(backward[device, nodes].sum()))
     whole = float(backward[slowest, nodes].sum())
     if not 0.0 < whole < math.inf:
         return USUAL_WEIGHT_SHARE
-    return float(problem.weight_seconds[slowest, nodes].sum()) / whole if is_given else 1.0
+    return float(problem.weight_seconds[slowest, nodes].sum()) / whole if is_split else 1.0
 
 
 def _memory_share(problem: PartitionProblem, peaks: Sequence[int]) -> float:

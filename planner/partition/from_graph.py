@@ -177,7 +177,8 @@ def _training_arrays(
     is_split = training.schedule not in UNSPLIT_SCHEDULES
     facts = [facts_of(node.operator.name) for node in graph.nodes]
     return {
-        "node_backward_ratio": _known(costs.split_ratio, costs.backward_ratio) if is_split else costs.backward_ratio,
+        "node_backward_ratio": costs.backward_ratio,
+        "node_split_ratio": costs.split_ratio if is_split else np.full_like(costs.split_ratio, np.nan),
         "node_weight_share": costs.weight_share,
         "node_has_gradient": np.array([not varying.isdisjoint(node.outputs) for node in graph.nodes], dtype=np.bool_),
         "node_spares_inputs": np.array([not one.saves_inputs for one in facts], dtype=np.bool_),
@@ -199,10 +200,6 @@ def _kept_within(node: Node, costs: NodeCosts) -> int:
         return 0
     shape = costs.shapes[node.outputs[0]]
     return bytes_kept_within(node, shape.size_bytes, shape.dtype.size_bytes if shape.dtype else OPAQUE_ELEMENT_BYTES)
-
-
-def _known(first: Floats, second: Floats) -> Floats:
-    return np.where(np.isnan(first), second, first)
 
 
 def _returned_states(

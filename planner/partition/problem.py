@@ -37,6 +37,7 @@ _BY_NODE = (
     "node_spares_outputs",
     "node_kept_bytes",
     "node_backward_ratio",
+    "node_split_ratio",
     "node_weight_share",
     "node_recomputable",
 )
@@ -46,6 +47,7 @@ _BY_DEVICE = (
     "device_memory_rate",
     "delivery_seconds",
     "node_backward_ratio",
+    "node_split_ratio",
     "node_weight_share",
 )
 _BY_PAIR_OF_DEVICES = ("link_latency_seconds", "link_seconds_per_byte")
@@ -92,9 +94,11 @@ class PartitionProblem:
     In training, `node_has_gradient` [n] says where a backward pass goes, `node_spares_inputs` and `node_spares_outputs`
     [n] where that needs nothing of what the node reads, or makes, `node_kept_bytes` [n] what it keeps besides, made
     within, `value_gradient_bytes` [v] what comes back for each value, `node_backward_ratio` [d, n] the time of a node's
-    backward pass over its forward pass's (nan: that of the training), `node_weight_share` [d, n] what weights take of
-    it where it is in two (nan: half), `state_gradient_bytes` and `state_optimizer_bytes` [s] what a trained state holds
-    besides itself, and `device_memory_rate` [d] at how many bytes per second a device updates it.
+    backward pass over its forward pass's (nan: that of the training), `node_split_ratio` [d, n] the same of a pass in
+    two, as stages run it that give gradients back under a schedule that splits (nan: as a whole one),
+    `node_weight_share` [d, n] what weights take of that (nan: half), `state_gradient_bytes` and `state_optimizer_bytes`
+    [s] what a trained state holds besides itself, and `device_memory_rate` [d] at how many bytes per second a device
+    updates it.
     Arrays that are left out say: no gradient, nothing fixed, nothing recomputable, deliveries and updates cost nothing.
 
     `node_recomputable` [n]: reads no parameter and gives the same wherever it runs, so that a later stage may run it
@@ -136,6 +140,7 @@ class PartitionProblem:
     node_spares_outputs: Booleans = field(default_factory=_no_flags)
     node_kept_bytes: Integers = field(default_factory=_nothing)
     node_backward_ratio: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    node_split_ratio: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     node_weight_share: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     value_gradient_bytes: Integers = field(default_factory=_nothing)
     state_gradient_bytes: Integers = field(default_factory=_nothing)
@@ -212,7 +217,7 @@ class PartitionProblem:
             entries = getattr(self, name)
             if not entries.size:
                 object.__setattr__(self, name, np.full(size, content, dtype=entries.dtype))
-        for name in ("node_backward_ratio", "node_weight_share"):
+        for name in ("node_backward_ratio", "node_split_ratio", "node_weight_share"):
             if not getattr(self, name).size:
                 object.__setattr__(self, name, np.full(self.compute_seconds.shape, np.nan))
         if not self.device_memory_rate.size:
@@ -304,24 +309,35 @@ class PartitionProblem:
         usual = self.training.backward_ratio if self.training else 0.0
         return np.where(np.isnan(self.node_backward_ratio), usual, self.node_backward_ratio)
 
-    def backward_seconds(self, *, recomputed: bool) -> Floats:
+    @cached_property
+    def split_ratio(self) -> Floats:
+        """[d, n] the same where the pass is in two."""
+        return np.where(np.isnan(self.node_split_ratio), self.backward_ratio, self.node_split_ratio)
+
+    @cached_property
+    def least_backward_ratio(self) -> Floats:
+        """[d, n] whichever stage a node is in: the first ones give no gradient back, and split nothing."""
+        return np.minimum(self.backward_ratio, self.split_ratio)
+
+    def backward_seconds(self, *, recomputed: bool, is_split: bool = False) -> Floats:
         """[d, n] seconds of the backward pass, with or without a forward pass before it; infinite where that is."""
         if self.training is None:
             return np.zeros_like(self.compute_seconds)
-        return self._times(np.where(self.node_has_gradient, self.backward_ratio + recomputed, 0.0))
+        ratio = self.split_ratio if is_split else self.backward_ratio
+        return self._times(np.where(self.node_has_gradient, ratio + recomputed, 0.0))
 
     @cached_property
     def weight_seconds(self) -> Floats:
-        """[d, n] seconds of a backward pass that weights' gradients take, where it is split."""
+        """[d, n] seconds of a backward pass in two that weights' gradients take."""
         share = np.where(np.isnan(self.node_weight_share), USUAL_WEIGHT_SHARE, self.node_weight_share)
-        return self._times(np.where(self.node_has_gradient, self.backward_ratio * share, 0.0))
+        return self._times(np.where(self.node_has_gradient, self.split_ratio * share, 0.0))
 
     @cached_property
     def work_seconds(self) -> Floats:
-        """[d, n] seconds that a device gives a node for each microbatch: forward, and backward in training."""
+        """[d, n] seconds that a device gives a node for each microbatch at least: forward, and backward in training."""
         if self.training is None:
             return self.compute_seconds
-        passes = 1.0 + self.backward_ratio + self.recomputes_activations
+        passes = 1.0 + self.least_backward_ratio + self.recomputes_activations
         return self._times(np.where(self.node_has_gradient, passes, 1.0)) + self.delivery_seconds
 
     @cached_property

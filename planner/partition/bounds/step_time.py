@@ -109,7 +109,7 @@ class _Step:
         self._work, self._path, self._count, self._beside = work, path, count, beside
         self._busiest, self._kinds = busiest_seconds, kinds
         # Of any node's work; of a node without a backward pass it is more.
-        self._forward_share = 1 / (1 + float(problem.backward_ratio.max()))
+        self._forward_share = 1 / (1 + float(problem.least_backward_ratio.max()))
         self._others = problem.num_devices - count if beside else 0
 
     def least(self) -> float:

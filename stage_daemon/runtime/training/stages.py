@@ -16,11 +16,11 @@ def accumulating_stages(stages: Mapping[int, Stage], lane: TrainingLane) -> Mapp
     """Those whose large linear layers add to their weights' gradients as they are computed.
 
     Tied weights have to be in their places already. A backward pass in two asks for inputs' gradients first, when none
-    of a weight is to be added yet.
+    of a weight is to be added yet; a stage that gives no gradient back has nothing to do then, and all in the second.
     """
-    if any(action.kind in _IN_PARTS for action in lane.actions):
-        return stages
-    return {index: _accumulating(stage) for index, stage in stages.items()}
+    is_split = any(action.kind in _IN_PARTS for action in lane.actions)
+    in_two = {edge.gradients.source_stage for edge in lane.edges.values() if edge.gradients} if is_split else set()
+    return {index: stage if index in in_two else _accumulating(stage) for index, stage in stages.items()}
 
 
 def _accumulating(stage: Stage) -> Stage:

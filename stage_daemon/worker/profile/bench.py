@@ -22,10 +22,11 @@ from stage_daemon.loader.operators import find_operator
 from stage_daemon.worker.profile.clock import Effort, seconds_of
 from stage_daemon.worker.profile.delivery import seconds_of_inputs, seconds_of_outputs
 from stage_daemon.worker.profile.distinct import DistinctNode, distinct_nodes, value_ids
-from stage_daemon.worker.profile.gradients import BackwardSeconds, NodeBackward, values_with_gradient
+from stage_daemon.worker.profile.gradients import BackwardSeconds, NodeBackward, split_graph, values_with_gradient
 from stage_daemon.worker.profile.indices import integer_ranges
 from stage_daemon.worker.profile.inputs import check_fits, make_values, storage_bytes
 from stage_daemon.worker.profile.rehearsal import PassSeconds, Rehearsed, rehearse, rehearse_training
+from stage_daemon.worker.profile.split_rehearsal import SplitSeconds, rehearse_split
 from stage_daemon.worker.profile.states import all_bytes, num_copies, state_values, sum_bytes
 from stage_daemon.worker.profile.values import Described, ValueTable
 
@@ -72,6 +73,7 @@ class Bench:
         self._states = state_values(graph)
         self._with_gradient = values_with_gradient(graph, self._values) if backward else {}
         self.distinct = distinct_nodes(graph, self._values, self._states, self._with_gradient)
+        self.split_graph = split_graph(graph, self._with_gradient)
         self._state_bytes = all_bytes(graph, self._values)
 
     def measure(self, one: DistinctNode) -> float:
@@ -97,6 +99,13 @@ class Bench:
     def rehearse_training(self, on_round: Callable[[], None]) -> PassSeconds:
         """Of the whole graph. Raises Unmeasured."""
         return self._guarded(lambda: rehearse_training(self._graph, self._values, self._device, self._effort, on_round))
+
+    def rehearse_split(self, on_round: Callable[[], None]) -> SplitSeconds:
+        """Of all that is behind a cut. Raises Unmeasured."""
+        split = self.split_graph
+        return self._guarded(
+            lambda: rehearse_split(self._graph, self._values, self._device, self._effort, split, on_round)
+        )
 
     def measure_inputs(self) -> float:
         """Seconds that a worker takes to be handed the graph's inputs by a client. Raises Unmeasured."""

@@ -16,17 +16,18 @@ from stage_daemon.worker.profile.values import ValueTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackwardSeconds:
-    """Of one node: its whole backward pass, and that in two, for what the node is given and for weights."""
+    """Of one node, or as factors: its whole backward pass, and that in two, for what it is given and for weights."""
 
     whole: float
     input_gradients: float
     weight_gradients: float
 
-    def times(self, factor: float) -> BackwardSeconds:
+    def times(self, longer: BackwardSeconds) -> BackwardSeconds:
+        """Each of the three as many times as long."""
         return BackwardSeconds(
-            whole=self.whole * factor,
-            input_gradients=self.input_gradients * factor,
-            weight_gradients=self.weight_gradients * factor,
+            whole=self.whole * longer.whole,
+            input_gradients=self.input_gradients * longer.input_gradients,
+            weight_gradients=self.weight_gradients * longer.weight_gradients,
         )
 
 
@@ -45,6 +46,31 @@ def values_with_gradient(graph: pb.Graph, values: ValueTable) -> Mapping[int, bo
         outputs = (value_id for value_id in node.outputs if value_id and _is_differentiable(values, value_id))
         is_of_weights.update({value_id: value_id not in of_inputs for value_id in outputs})
     return is_of_weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitGraph:
+    """A graph as it is trained behind a cut, with backward passes in two: `given` are the values that stand for what a
+    stage before gives, and `nodes` those that are behind them, or lead to weights alone."""
+
+    given: frozenset[int]
+    nodes: frozenset[int]
+
+
+def split_graph(graph: pb.Graph, is_of_weights: Mapping[int, bool]) -> SplitGraph:
+    """Cut at the latest place where no weight is before the inputs' own: behind the first nodes whose outputs have a
+    gradient for the inputs' sake. `is_of_weights`: see `values_with_gradient`."""
+    of_inputs = {value_id for value_id, is_alone in is_of_weights.items() if not is_alone}
+    first = [index for index, node in enumerate(graph.nodes) if of_inputs.isdisjoint(value_ids(node))]
+    given = {value_id for index in first for value_id in graph.nodes[index].outputs if value_id in of_inputs}
+    needed = {output.value for output in graph.outputs if output.WhichOneof("content") == "value"}
+    behind = set()
+    for index in reversed(range(len(graph.nodes))):
+        node = graph.nodes[index]
+        if not (needed - given).isdisjoint(node.outputs):
+            behind.add(index)
+            needed.update(value_ids(node))
+    return SplitGraph(given=frozenset(given), nodes=frozenset(behind))
 
 
 def _detaches(graph: pb.Graph, node: pb.Node) -> bool:

@@ -13,7 +13,7 @@ from typing import NoReturn
 import torch
 
 from protos.v1 import graph_pb2 as pb
-from stage_daemon.worker.profile.rehearsal import program_of
+from stage_daemon.worker.profile.rehearsal import program_of, trained_program
 from stage_daemon.worker.profile.values import ValueTable
 
 _STAND_IN_SIZE = 256
@@ -42,7 +42,8 @@ def _runs(graph: pb.Graph, values: ValueTable, device: torch.device, *, trains: 
     """The graph forward and back, or forward alone, where it fits the host twice; a product of matrices."""
     for backward in (True, False) if trains else (False,):
         with contextlib.suppress(Exception):
-            program = program_of(graph, values, device, num_processes=2, trains=backward)
+            make = trained_program if backward else program_of
+            program = make(graph, values, device, num_processes=2)
             yield program.train if backward else program.run
     square = torch.ones(_STAND_IN_SIZE, _STAND_IN_SIZE, device=device)
     yield lambda: square @ square

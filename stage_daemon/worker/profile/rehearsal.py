@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -35,7 +35,7 @@ from stage_daemon.worker.profile.values import ValueTable
 
 # Beyond these, fewer rounds are run; at least so many, beside one to warm up.
 MOST_SECONDS = 10.0
-_LEAST_ROUNDS = 3
+LEAST_ROUNDS = 3
 # A round has more than one run of a small graph, as small microbatches come several at a time.
 _ROUND_SECONDS = 4e-3
 _MOST_RUNS = 8
@@ -124,26 +124,35 @@ class Program:
     def train(self, between: Callable[[], object] = lambda: None) -> None:
         """Forward and back from the losses, else from all outputs; gradients of weights add up. `between` is called
         between the passes."""
+        roots = self.roots()
+        between()
+        torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
+
+    def roots(self, module: StageModule | None = None) -> list[torch.Tensor]:
+        """Forward: where a backward pass begins. `module`: another form of the same."""
         drawn = drawing("profile", 0) if self.draws_random else nullcontext()
         with torch.enable_grad(), drawn:
-            outputs = [one for one in self.module(*self.inputs) if isinstance(one, torch.Tensor) and one.requires_grad]
-        between()
-        roots = [one for one in outputs if one.dim() == 0] or outputs
-        torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
+            given = (module or self.module)(*self.inputs)
+        outputs = [one for one in given if isinstance(one, torch.Tensor) and one.requires_grad]
+        return [one for one in outputs if one.dim() == 0] or outputs
 
 
 def program_of(
-    graph: pb.Graph, values: ValueTable, device: torch.device, *, num_processes: int = 1, trains: bool = False
+    graph: pb.Graph, values: ValueTable, device: torch.device, *, num_processes: int = 1, num_kept: int = 0
 ) -> Program:
-    """Raises InsufficientMemory where it does not fit the device so many times."""
-    needed = _needed_bytes(graph, values) + (_kept_in_training(graph, values) if trains else 0)
+    """To be run forward, and back where microbatches are kept for that. Raises InsufficientMemory where it does not fit
+    the device so many times."""
+    needed = _needed_bytes(graph, values) + (_kept_in_training(graph, values, num_kept) if num_kept else 0)
     check_fits(num_processes * needed, device)
     module = rebuild_module(graph, device)
     module.set_states(_states(graph, values, device))
-    if trains:
-        # As steps run it whose backward passes are whole.
-        module = module.accumulating()
     return Program(module=module, inputs=_inputs(graph, values, device), draws_random=draws_random(graph))
+
+
+def trained_program(graph: pb.Graph, values: ValueTable, device: torch.device, *, num_processes: int = 1) -> Program:
+    """As steps run it whose backward passes are whole."""
+    program = program_of(graph, values, device, num_processes=num_processes, num_kept=1)
+    return replace(program, module=program.module.accumulating())
 
 
 def rehearse(
@@ -173,7 +182,7 @@ def rehearse(
     num_runs = num_rounds = 1
     with _Client(program.inputs, device) as client:
         until = time.monotonic() + MOST_SECONDS
-        while num_rounds <= effort.repetitions + 1 and (num_rounds <= _LEAST_ROUNDS + 1 or time.monotonic() < until):
+        while num_rounds <= effort.repetitions + 1 and (num_rounds <= LEAST_ROUNDS + 1 or time.monotonic() < until):
             for _ in range(num_runs):
                 # As in a stream, where a microbatch comes and goes with the caches full of the stage's own.
                 client.hand_in()
@@ -199,11 +208,11 @@ def rehearse_training(
 
     Raises what a node raises on made-up values or backward, and InsufficientMemory.
     """
-    program = program_of(graph, values, device, trains=True)
+    program = trained_program(graph, values, device)
     marks = marks_on(device)
     passes: list[list[float]] = []
     until = time.monotonic() + MOST_SECONDS
-    while len(passes) <= effort.repetitions and (len(passes) <= _LEAST_ROUNDS or time.monotonic() < until):
+    while len(passes) <= effort.repetitions and (len(passes) <= LEAST_ROUNDS or time.monotonic() < until):
         marks.mark()
         program.train(marks.mark)
         marks.mark()
@@ -348,11 +357,11 @@ def _needed_bytes(graph: pb.Graph, values: ValueTable) -> int:
     return states + _most_kept(graph, values)
 
 
-def _kept_in_training(graph: pb.Graph, values: ValueTable) -> int:
-    """Of values, whatever the backward pass reads, and of gradients of states."""
+def _kept_in_training(graph: pb.Graph, values: ValueTable, num_kept: int) -> int:
+    """Of values, whatever the backward passes of so many microbatches read, and of gradients of states."""
     outputs = (values.tensor(value_id) for node in graph.nodes for value_id in node.outputs if value_id)
     states = sum(one.size_bytes * count for one, count in _counts(graph, values).items())
-    return states + sum(storage_bytes(one) for one in outputs if one is not None)
+    return states + num_kept * sum(storage_bytes(one) for one in outputs if one is not None)
 
 
 def _most_kept(graph: pb.Graph, values: ValueTable) -> int:

@@ -20,6 +20,7 @@ from stage_daemon.worker.profile.distinct import DistinctNode
 from stage_daemon.worker.profile.gradients import BackwardSeconds
 from stage_daemon.worker.profile.neighbour import keep_busy
 from stage_daemon.worker.profile.rehearsal import PassSeconds, Rehearsed
+from stage_daemon.worker.profile.split_rehearsal import SplitSeconds
 from stage_daemon.worker.profile.values import ValueTable
 from stage_daemon.worker.threads import use_threads
 
@@ -114,7 +115,8 @@ class Session:
             return None
         passes = self._rehearse_training(bench, tell_on)
         longer = passes.forward / sum(rehearsed.nodes) if passes else 1.0
-        backward = self._backward_in_a_run(bench, passes) if passes else {}
+        split = self._rehearse_split(bench, tell_on) if passes else None
+        backward = self._backward_in_a_run(bench, passes, split) if passes else {}
         response = _all_done(bench)
         for position in self._seconds_alone:
             one = response.measured.add()
@@ -134,16 +136,39 @@ class Session:
         except Unmeasured:
             return None
 
-    def _backward_in_a_run(self, bench: Bench, passes: PassSeconds) -> Mapping[int, BackwardSeconds]:
-        """Each node's passes as much longer than alone as the whole graph's is than all of theirs.
+    def _rehearse_split(self, bench: Bench, tell_on: Callable[[], None]) -> SplitSeconds | None:
+        """None where nothing is behind a cut, or it cannot be run so."""
+        if not self._alone_behind_cut(bench, lambda one: one.input_gradients):
+            return None
+        try:
+            return bench.rehearse_split(tell_on)
+        except Unmeasured:
+            return None
+
+    def _backward_in_a_run(
+        self, bench: Bench, passes: PassSeconds, split: SplitSeconds | None
+    ) -> Mapping[int, BackwardSeconds]:
+        """Each node's passes as much longer than alone as the whole graph's are than all of theirs.
 
         A backward pass runs by itself, so there is no place between its nodes to look at a clock.
         """
-        longer = passes.backward / self._all_backward_alone(bench)
+        whole = inputs = weights = passes.backward / self._all_backward_alone(bench)
+        if split is not None:
+            inputs = split.input_gradients / self._alone_behind_cut(bench, lambda one: one.input_gradients)
+            of_weights = self._alone_behind_cut(bench, lambda one: one.weight_gradients)
+            weights = split.weight_gradients / of_weights if of_weights else weights
+        longer = BackwardSeconds(whole=whole, input_gradients=inputs, weight_gradients=weights)
         return {position: seconds.times(longer) for position, seconds in self._backward_alone.items()}
 
     def _all_backward_alone(self, bench: Bench) -> float:
         return sum(seconds.whole * len(bench.distinct[at].nodes) for at, seconds in self._backward_alone.items())
+
+    def _alone_behind_cut(self, bench: Bench, half: Callable[[BackwardSeconds], float]) -> float:
+        """What halves of backward passes take one by one."""
+        return sum(
+            half(seconds) * len(bench.split_graph.nodes.intersection(bench.distinct[at].nodes))
+            for at, seconds in self._backward_alone.items()
+        )
 
     def _measure_deliveries(self, bench: Bench, rehearsed: Rehearsed | None) -> None:
         """Those of the rehearsal, where they were handed over there."""

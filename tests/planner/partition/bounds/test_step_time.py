@@ -51,7 +51,11 @@ def test_it_is_never_above_the_optimum(seed: int) -> None:
     more = {"reads": [[0], *(_reads(rng, node) for node in range(1, nodes))]} if seed % 3 == 0 else {}
     problem = trained([list(own * speed) for speed in speeds], training, latency=float(rng.choice([0, 0.5])), **more)
     if seed % 4 == 3:
-        problem = replace(problem, node_backward_ratio=rng.uniform(0.5, 4.0, (devices, nodes)))
+        problem = replace(
+            problem,
+            node_backward_ratio=rng.uniform(0.5, 4.0, (devices, nodes)),
+            node_split_ratio=rng.uniform(0.5, 4.0, (devices, nodes)),
+        )
     stages = int(rng.integers(1, devices + 1)) if seed % 5 == 0 and nodes >= devices else 0
     every = [one for one in every_assignment(problem) if stages in (0, one.num_stages)]
     assert bound_of(problem, stages) <= least(problem, Objective.STEP_TIME, every) * (1 + 1e-9)

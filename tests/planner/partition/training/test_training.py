@@ -109,6 +109,23 @@ def test_weights_take_of_a_backward_pass_what_was_measured_and_else_half() -> No
     assert both.stages[0].weight_share == 1.0
 
 
+def test_only_stages_that_give_gradients_back_pay_for_a_pass_in_two() -> None:
+    """Nodes of 1 and 2 s, whose backward passes take 3 and 2 times as long, and 4 times in two."""
+    measured = replace(
+        trained(PipelineSchedule.ZERO_BUBBLE),
+        node_backward_ratio=np.broadcast_to([3.0, 2.0], (3, 2)),
+        node_split_ratio=np.full((3, 2), 4.0),
+        node_weight_share=np.full((3, 2), 0.25),
+    )
+    first, second = halves(measured).stages
+    assert (first.backward_seconds, first.weight_share) == (3.0, 1.0)
+    assert (second.backward_seconds, second.weight_share) == (8.0, 0.25)
+    # Bounds and searches count what any stage that holds a node takes at least.
+    assert measured.work_seconds[0].tolist() == [1.0 + 3.0, 2.0 + 4.0]
+    shorter = replace(measured, node_split_ratio=np.full((3, 2), 2.5))
+    assert shorter.work_seconds[0].tolist() == [1.0 + 2.5, 2.0 + 4.0]
+
+
 def test_a_step_fills_its_bubble_with_what_weights_take() -> None:
     """The last stage gives its gradient back after 2 + (1 - share) x 4 seconds; the first then has 2 s of weights."""
     split = trained(PipelineSchedule.ZERO_BUBBLE, microbatches=1, per_byte=0.0)

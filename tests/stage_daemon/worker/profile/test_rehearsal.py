@@ -26,9 +26,9 @@ from stage_daemon.worker.profile.rehearsal import (
     EventMarks,
     Marks,
     PassSeconds,
-    program_of,
     rehearse,
     rehearse_training,
+    trained_program,
     typical,
 )
 from stage_daemon.worker.profile.values import ValueTable
@@ -245,7 +245,7 @@ class Trained(nn.Module):
 
 def test_backward_pass_goes_back_from_the_loss_alone() -> None:
     graph = message_of(Trained(), torch.ones(2, 3))
-    program = program_of(graph, ValueTable(graph, {}), CPU, trains=True)
+    program = trained_program(graph, ValueTable(graph, {}), CPU)
     program.train()
     weight, bias = program.module.program.parameters()
     hidden = functional.linear(program.inputs[0], weight, bias)

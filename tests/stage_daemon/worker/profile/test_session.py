@@ -13,9 +13,10 @@ from protos.v1 import stage_daemon_pb2
 from stage_daemon.worker.frames import read_frame
 from stage_daemon.worker.profile.bench import Unmeasured
 from stage_daemon.worker.profile.distinct import DistinctNode
-from stage_daemon.worker.profile.gradients import BackwardSeconds
+from stage_daemon.worker.profile.gradients import BackwardSeconds, SplitGraph
 from stage_daemon.worker.profile.rehearsal import PassSeconds, Rehearsed
 from stage_daemon.worker.profile.session import Session
+from stage_daemon.worker.profile.split_rehearsal import SplitSeconds
 
 LAYERS = DistinctNode(nodes=(0, 1), operator="layer")
 LOSS = DistinctNode(nodes=(2,), operator="loss")
@@ -23,12 +24,13 @@ ALONE = BackwardSeconds(whole=1.0, input_gradients=0.75, weight_gradients=0.5)
 
 
 class Rehearsing:
-    """A bench that gives what it is told."""
+    """A bench that gives what it is told. The first layer stands before the cut."""
 
     distinct = (LAYERS, LOSS)
+    split_graph = SplitGraph(given=frozenset({7}), nodes=frozenset({1, 2}))
 
-    def __init__(self, passes: PassSeconds | None) -> None:
-        self._passes = passes
+    def __init__(self, passes: PassSeconds | None, split: SplitSeconds | None = None) -> None:
+        self._passes, self._split = passes, split
 
     def rehearse(self, _: Callable[[], None]) -> Rehearsed:
         return Rehearsed(nodes=(0.5, 0.5, 0.25), input_seconds=None, output_seconds=None)
@@ -38,23 +40,35 @@ class Rehearsing:
             raise Unmeasured("it cannot be run")
         return self._passes
 
+    def rehearse_split(self, _: Callable[[], None]) -> SplitSeconds:
+        if self._split is None:
+            raise Unmeasured("it cannot be run so")
+        return self._split
+
 
 @pytest.mark.parametrize(
-    ("whole", "forward", "backward"),
+    ("whole", "split", "forward", "backward"),
     [
-        (PassSeconds(forward=2.5, backward=6.0), (1.0, 0.5), (2.0, 1.5, 1.0)),
-        (None, (0.5, 0.25), (0.0, 0.0, 0.0)),
+        (PassSeconds(forward=2.5, backward=6.0), None, (1.0, 0.5), (2.0, 1.5, 1.0)),
+        # Behind the cut are two nodes of 0.75 and 0.5 s alone.
+        (
+            PassSeconds(forward=2.5, backward=6.0),
+            SplitSeconds(input_gradients=4.5, weight_gradients=4.0),
+            (1.0, 0.5),
+            (2.0, 3 * 0.75, 4 * 0.5),
+        ),
+        (None, SplitSeconds(input_gradients=4.5, weight_gradients=4.0), (0.5, 0.25), (0.0, 0.0, 0.0)),
     ],
 )
 def test_passes_of_nodes_add_up_to_the_graphs(
-    whole: PassSeconds | None, forward: tuple[float, ...], backward: tuple[float, ...]
+    whole: PassSeconds | None, split: SplitSeconds | None, forward: tuple[float, ...], backward: tuple[float, ...]
 ) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         session = Session(ours, "cpu")
         session._seconds_alone.update({0: 1.0, 1: 1.0})
         session._backward_alone.update({0: ALONE, 1: ALONE})
-        bench: Any = Rehearsing(whole)
+        bench: Any = Rehearsing(whole, split)
         session._rehearse(bench)
         frame = read_frame(theirs)
     assert frame is not None
