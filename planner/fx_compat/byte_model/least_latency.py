@@ -19,6 +19,7 @@ from planner.fx_compat.byte_model.group_operations import (
 )
 from planner.fx_compat.byte_model.operation_graph import OperationGraph
 from planner.fx_compat.byte_model.path_search import LEAST_GAIN, Steps, improve, iterate, least_latency
+from planner.fx_compat.byte_model.slack_groups import groups_by_slack
 from planner.fx_compat.byte_model.transfer_problem import Occupancy, TransferProblem, transfer_problem
 
 # (latency, device by operation)
@@ -106,10 +107,13 @@ def _grouped(
         exceeding = _exceeding_bytes(graph, placed, problem.capacities)
         return _Candidate(latency=value if latency <= limit else latency, exceeding_bytes=exceeding, placed=placed)
 
-    by_level = candidate(groups_by_level(graph, device_of_node))
-    if by_level.latency <= limit:
-        return by_level
-    return _better(by_level, candidate(groups_of_one(graph, device_of_node)))
+    best = candidate(groups_by_level(graph, device_of_node))
+    if best.latency > limit:
+        by_slack = groups_by_slack(graph, problem, bytes_per_second, device, limit)
+        best = _better(best, candidate(by_slack)) if by_slack is not None else best
+    if best.latency > limit:
+        best = _better(best, candidate(groups_of_one(graph, device_of_node)))
+    return best
 
 
 def _exceeding_bytes(graph: OperationGraph, placed: PlacedGroups, capacities: Sequence[int]) -> int:

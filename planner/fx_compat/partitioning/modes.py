@@ -29,7 +29,7 @@ from planner.partition.saturate_host import replicas_of_devices
 # How many visits of operations a search may make, by operation: of short programs, and of others.
 _SHORT = 32
 _COST_AWARE_STEPS = (1500, 200)
-_KL_STEPS = (400, 60)
+_KL_STEPS = (100, 20)
 
 
 def partitions_as_given(program: NumberedGraph, config: PartitionerConfig) -> list[Partition]:
