@@ -55,27 +55,41 @@ _MOVABLE = ("--server", "--output", "-o")
 
 def options_after_command(args: list[str]) -> list[str]:
     """The same arguments with those of `_MOVABLE` that stand before the command behind it. What is given after the
-    command still comes last and counts; help and version have no use for them."""
+    command still comes last and counts; help and version have no use for them.
+
+    Where no command follows, they are left out: what remains asks for help, or is the error that it is without them.
+    """
     moved: list[str] = []
-    while args and args[0].partition("=")[0] in _MOVABLE:
-        length = 1 if "=" in args[0] else 2
+    while args and (length := _movable_words(args[0])):
         moved, args = [*moved, *args[:length]], args[length:]
     end = next((at for at, word in enumerate(args) if word.startswith("-")), len(args))
-    if {"-h", "--help", "--version"} & {*args[end : end + 1]}:
+    if end == 0 or {"-h", "--help", "--version"} & {*args[end : end + 1]}:
         return args
     return [*args[:end], *moved, *args[end:]]
 
 
-class CommandGroup(TyperGroup):
+def _movable_words(word: str) -> int:
+    """How many words an option of `_MOVABLE` that begins here takes: `-o json`, or `--output=json`, or `-ojson`."""
+    name, has_value, _ = word.partition("=")
+    if name in _MOVABLE:
+        return 1 if has_value else 2
+    return 1 if any(len(short) == 2 and word.startswith(short) for short in _MOVABLE) else 0
+
+
+class OptionsGroup(TyperGroup):
+    """Takes options of its commands before their names."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, options_after_command(args))
+
+
+class CommandGroup(OptionsGroup):
     """Lists the commands by name and help alone, and imports the one that is called."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         for name, (_, text) in COMMANDS.items():
             self.add_command(TyperCommand(name, help=text, rich_markup_mode=self.rich_markup_mode))
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, options_after_command(args))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command itself. Fails for a name that no command has, naming those that are close."""
@@ -95,6 +109,7 @@ def load_command(name: str) -> Any:
     module, attribute = COMMANDS[name][0].split(":")
     target: typer.Typer | Callable[..., None] = getattr(import_module(f"planner.cli.commands.{module}"), attribute)
     if isinstance(target, typer.Typer):
+        target.info.cls = OptionsGroup
         group = get_group(target)
         group.name = name
         return group

@@ -72,13 +72,39 @@ def test_a_misspelt_command_is_answered_with_those_that_are_close() -> None:
         ("-o json device -h", "device -h"),
         ("--server a:1 --version", "--version"),
         ("device list --server a:1", "device list --server a:1"),
-        ("--server", "--server"),
+        ("-ojson device list", "device list -ojson"),
+        ("-o yaml -oJSON device list -- -o", "device list -o yaml -oJSON -- -o"),
+        ("-ojson", ""),
+        ("-o json --server a:1", ""),
+        ("-o json --bogus", "--bogus"),
+        ("-ojson --help", "--help"),
+        ("-ojson device -h", "device -h"),
+        ("--server", ""),
+        ("-x device", "-x device"),
         ("--version", "--version"),
         ("", ""),
     ],
 )
 def test_options_of_many_commands_may_stand_before_the_command(before: str, after: str) -> None:
     assert options_after_command(before.split()) == after.split()
+
+
+@pytest.mark.parametrize("words", ["-o json", "-ojson", "-o json device", "device -ojson"])
+def test_options_without_a_command_are_answered_with_the_commands(words: str) -> None:
+    command = [sys.executable, "-m", "planner.cli", *words.split()]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "No such option" not in ended.stderr
+    assert "COMMAND" in ended.stdout + ended.stderr
+    assert "list" in ended.stdout + ended.stderr
+
+
+def test_options_may_stand_between_a_group_and_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANNER_RESTART_SECONDS", "0.1")
+    command = [sys.executable, "-m", "planner.cli", "device", "--server", "127.0.0.1:1", "-ojson", "list"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "127.0.0.1:1" in ended.stderr
+    assert "No such option" not in ended.stderr
 
 
 def test_a_server_named_before_the_command_is_the_one_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
