@@ -89,14 +89,16 @@ def test_options_of_many_commands_may_stand_before_the_command(before: str, afte
     assert options_after_command(before.split()) == after.split()
 
 
-@pytest.mark.parametrize("words", ["-o json", "-ojson", "-o json device", "device -ojson"])
-def test_options_without_a_command_are_answered_with_the_commands(words: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "listed"),
+    [("-o json", "submit"), ("-ojson", "submit"), ("-o json device", "list"), ("device -ojson", "list")],
+)
+def test_options_without_a_command_are_answered_with_the_commands(words: str, listed: str) -> None:
     command = [sys.executable, "-m", "planner.cli", *words.split()]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "No such option" not in ended.stderr
-    assert "COMMAND" in ended.stdout + ended.stderr
-    assert "list" in ended.stdout + ended.stderr
+    assert listed in ended.stdout + ended.stderr
 
 
 def test_options_may_stand_between_a_group_and_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
