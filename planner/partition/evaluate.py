@@ -39,7 +39,7 @@ from planner.partition.training.orders.room import Room
 from planner.partition.training.pipeline_order import Step
 from planner.partition.training.step_graph import Reduction, StageSeconds, TrainingStep
 from planner.partition.training.step_time import step_seconds
-from planner.partition.training.update import update_seconds
+from planner.partition.training.update import agreement_seconds, seconds_after_passes, update_seconds
 from planner.partition.windows import windows_at_clients, windows_of_copies
 
 
@@ -143,14 +143,19 @@ def evaluate(problem: PartitionProblem, assignment: Assignment) -> Evaluation:
 
 
 def _update_seconds(problem: PartitionProblem, assignment: Assignment, stages: Sequence[StageEvaluation]) -> float:
-    """Of the slowest device, when all have done their passes."""
+    """When all devices have done their passes."""
     gradients, states = np.zeros(problem.num_devices), np.zeros(problem.num_devices)
     for stage, devices in zip(stages, assignment.devices_of_stage, strict=True):
         gradients[list(devices)] += stage.gradient_bytes
         states[list(devices)] += stage.optimizer_bytes
-    return max(
-        update_seconds(int(gradients[device]), int(states[device]), float(problem.device_memory_rate[device])).both
-        for device in range(problem.num_devices)
+    updates = [
+        update_seconds(int(gradients[device]), int(states[device]), float(problem.device_memory_rate[device]))
+        for device in np.flatnonzero(gradients)
+    ]
+    first, *others = dict.fromkeys(device for devices in assignment.devices_of_stage for device in devices)
+    latency = problem.link_latency_seconds
+    return seconds_after_passes(
+        updates, agreement_seconds(latency[others, first].tolist(), latency[first, others].tolist())
     )
 
 

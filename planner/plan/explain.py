@@ -9,7 +9,7 @@ from planner.partition.describe import describe_bytes, describe_seconds
 from planner.partition.objective import UNSPLIT_SCHEDULES, Objective
 from planner.plan.options import OptimalMode
 from planner.plan.plan import Plan, Stage, StageEdge
-from planner.plan.update import device_updates
+from planner.plan.update import after_passes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +63,9 @@ def _headline(plan: Plan) -> Iterator[str]:
         f"a lone batch takes {describe_seconds(plan.latency_seconds)}"
     )
     if plan.step_seconds is not None:
-        update = max((seconds.both for seconds in device_updates(plan).values()), default=0.0)
-        after = f", {describe_seconds(update)} of it for the norm of gradients and the optimizer" if update else ""
+        update = after_passes(plan)
+        parts = "the norm of gradients, its agreement and the optimizer"
+        after = f", {describe_seconds(update)} of it for {parts}" if update else ""
         yield f"a training step takes {describe_seconds(plan.step_seconds)}{after}"
     if plan.lower_bound_seconds is not None:
         objective = plan.options.objective

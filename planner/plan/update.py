@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from planner.cost.device_kinds import memory_bytes_per_second
-from planner.partition.training.update import UpdateSeconds, update_seconds
+from planner.partition.training.update import (
+    UpdateSeconds,
+    agreement_seconds,
+    seconds_after_passes,
+    update_seconds,
+)
 from planner.plan.plan import Plan
 
 
@@ -19,3 +24,17 @@ def device_updates(plan: Plan) -> dict[str, UpdateSeconds]:
         for device in plan.inventory.devices
         if device.id in gradients
     }
+
+
+def agreement(plan: Plan) -> float:
+    """All devices with the first one, whatever they train."""
+    first, *others = dict.fromkeys(device_id for stage in plan.stages for device_id in stage.device_ids)
+    return agreement_seconds(
+        [plan.link(other, first).latency_seconds for other in others],
+        [plan.link(first, other).latency_seconds for other in others],
+    )
+
+
+def after_passes(plan: Plan) -> float:
+    """Seconds from the last pass to the step's end."""
+    return seconds_after_passes(device_updates(plan).values(), agreement(plan))

@@ -16,7 +16,7 @@ from enum import Enum
 
 from planner.errors import OptionsError
 from planner.plan.plan import Plan, Stage
-from planner.plan.update import device_updates
+from planner.plan.update import agreement, device_updates
 from planner.schedule.blocks import NO_STAGE, Block, Queue, step_blocks, stream_blocks
 from planner.schedule.copies import copy_of
 from planner.schedule.link_seconds import Messages, gradient_bytes, reduction_seconds, stage_messages
@@ -177,12 +177,18 @@ class _Engine:
                 self._reduce(devices, min(stage for _, stage in group.members), group.size_bytes)
 
     def update(self) -> None:
-        """Norms and optimizers, once all devices have every gradient."""
+        """Norms and optimizers, once all devices have every gradient. No optimizer steps before all norms are known."""
+        updates = device_updates(self._plan)
+        if not updates:
+            return
         start = max(self._free.values())
+        middle = start + max(seconds.norms for seconds in updates.values()) + agreement(self._plan)
         first = {device_id: stage.index for stage in reversed(self._plan.stages) for device_id in stage.device_ids}
-        for device_id, seconds in device_updates(self._plan).items():
-            middle, end = start + seconds.norms, start + seconds.both
+        for device_id in self._free:
             self._events.append(Event(device_id, Activity.AGREE, first[device_id], -1, start, middle))
+            self._free[device_id] = middle
+        for device_id, seconds in updates.items():
+            end = middle + seconds.optimizer
             self._events.append(Event(device_id, Activity.OPTIMIZER_STEP, first[device_id], -1, middle, end))
             self._free[device_id] = end
 

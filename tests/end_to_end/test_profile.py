@@ -162,7 +162,9 @@ def test_a_plan_for_training_is_made_of_measured_backward_passes(client: Planner
     assert 0.0 < split.stages[1].weight_share < 1.0 == split.stages[0].weight_share
     # The first stage gives no gradient back, and so runs its backward pass whole.
     whole = dict(times.backward_seconds)
-    for stage, seconds_of in zip(split.stages, (whole, {node: sum(pair) for node, pair in halves.items()}), strict=True):
+    for stage, seconds_of in zip(
+        split.stages, (whole, {node: sum(pair) for node, pair in halves.items()}), strict=True
+    ):
         own = sum(seconds_of.get(node, 0.0) for start, end in stage.node_ranges for node in range(start, end))
         assert stage.backward_seconds >= own * (1 - 1e-9)
     # The look-up of words has no backward pass into what it reads, but one into its table.

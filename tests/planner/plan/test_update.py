@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from planner.cost.inventory import Device, Inventory
+from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.partition.objective import Training
 from planner.partition.training.update import update_seconds
 from planner.plan.explain import explain
 from planner.plan.options import BalancedMode, PlanOptions
 from planner.plan.plan import StageMemory
-from planner.plan.update import device_updates
+from planner.plan.update import after_passes, agreement, device_updates
 from planner.planning import make_plan
 from planner.schedule.prediction import idle_share, predict
 from planner.schedule.timeline import Activity
@@ -56,14 +56,48 @@ def test_simulated_update_follows_the_last_pass_of_all_devices() -> None:
     assert idle_share(plan, prediction) == pytest.approx(1 - (sum(busy) + 6.0) / (2 * prediction.makespan_seconds))
 
 
+def test_no_optimizer_steps_before_all_norms_have_crossed_and_come_back() -> None:
+    """Norms of 1 s and 10 s, links of 2 s each way to the second device and 3 and 0.5 s to the third."""
+    plan = chain_plan([1.0, 2.0, 1.0], gradient_bytes=20 * 10**9)
+    first, second, third = plan.inventory.devices
+    links = {
+        ("d0", "d1"): LinkSpeed(bytes_per_second=1e30, latency_seconds=2.0),
+        ("d1", "d0"): LinkSpeed(bytes_per_second=1e30, latency_seconds=2.0),
+        ("d0", "d2"): LinkSpeed(bytes_per_second=1e30, latency_seconds=3.0),
+        ("d2", "d0"): LinkSpeed(bytes_per_second=1e30, latency_seconds=0.5),
+    }
+    slow = replace(second, memory_bytes_per_second=2e9)
+    last = replace(plan.stages[2], memory=StageMemory(state_bytes=1, activation_bytes=0, buffer_bytes=0))
+    plan = replace(
+        plan,
+        inventory=replace(plan.inventory, devices=(first, slow, third), links=links),
+        stages=(*plan.stages[:2], last),
+    )
+    assert agreement(plan) == 2.0 + 3.0
+    assert after_passes(plan) == 10.0 + 5.0 + 30.0
+    prediction = predict(plan)
+    updates = {(event.device_id, event.activity): event for event in prediction.events if event.microbatch < 0}
+    ends = {device: updates[device, Activity.AGREE].end_seconds for device in ("d0", "d1", "d2")}
+    assert set(ends.values()) == {prediction.makespan_seconds - 30.0}
+    # What trains nothing agrees, and steps nothing.
+    assert ("d2", Activity.OPTIMIZER_STEP) not in updates
+    assert updates["d0", Activity.OPTIMIZER_STEP].end_seconds == ends["d0"] + 3.0
+
+
+def test_one_device_has_nobody_to_agree_with() -> None:
+    plan = chain_plan([1.0, 2.0], devices=[[0], [0]], transfer_seconds=5.0, gradient_bytes=10 * 10**9)
+    [seconds] = device_updates(plan).values()
+    assert after_passes(plan) == seconds.both
+    assert after_passes(chain_plan([1.0, 2.0], transfer_seconds=5.0)) == 0.0
+
+
 def test_a_plan_counts_what_its_simulation_counts_and_says_it() -> None:
     device = Device(id="d0", kind="cpu", host="h", memory_bytes=GIB, memory_bytes_per_second=1e3)
     inventory = Inventory(devices=(device, replace(device, id="d1", memory_bytes_per_second=2e3)))
     options = PlanOptions(mode=BalancedMode(num_stages=2), training=Training(microbatches=3))
     plan = make_plan(trained(random_graph(1, 14)), "id", inventory, options)
-    update = max(seconds.both for seconds in device_updates(plan).values())
-    assert update > 0
+    assert after_passes(plan) > 0
     assert plan.step_seconds == pytest.approx(predict(plan).makespan_seconds)
-    assert any("for the norm of gradients and the optimizer" in line for line in explain(plan))
+    assert any("for the norm of gradients, its agreement and the optimizer" in line for line in explain(plan))
     quick = Inventory(devices=tuple(replace(one, memory_bytes_per_second=1e18) for one in inventory.devices))
     assert plan.step_seconds > make_plan(trained(random_graph(1, 14)), "id", quick, options).step_seconds
