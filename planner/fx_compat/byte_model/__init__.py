@@ -5,5 +5,5 @@ Sizes                 size_groups: first_fit (torch's), device_map (groups on de
 Embeddings            sparse_groups
 Latency               critical_path (torch's), transfer_problem (as arrays, and what devices hold), least_latency:
                       edge_zeroing, then path_search
-From operations back  group_operations
+From operations back  group_operations, slack_groups (as few groups as no path gets longer for)
 """
