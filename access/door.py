@@ -93,6 +93,8 @@ class SlotWriter:
     ) -> list[bytes | memoryview]:
         """To be sent next. Its payloads lie in a slot, if there is one for them, and follow the message otherwise."""
         num_bytes = bytes_together(payloads)
+        if num_bytes < MIN_SLOT_BYTES:
+            return framed(sequence, message, payloads)
         slot = self.take(num_bytes, announce) if fits_beside_slot(len(message)) else None
         if slot is None:
             return framed(sequence, message, payloads)
@@ -257,6 +259,8 @@ def send_announcement(connection: socket.socket, ring: Ring, descriptor: int) ->
 
 def framed(sequence: int, message: bytes, payloads: Sequence[memoryview]) -> list[bytes | memoryview]:
     """A frame whose payloads follow the message."""
+    if len(payloads) == 1:
+        return [HEAD.pack(sequence, len(message), BEHIND, len(payloads[0])) + message, payloads[0]]
     buffers: list[bytes | memoryview] = [b""]
     num_bytes = 0
     for payload in payloads:
@@ -275,6 +279,8 @@ def fits_beside_slot(message_bytes: int) -> bool:
 
 def bytes_together(payloads: Sequence[memoryview]) -> int:
     """Of the payloads, each from a multiple of 64 bytes on."""
+    if len(payloads) == 1:
+        return len(payloads[0])
     num_bytes = 0
     for payload in payloads:
         num_bytes = aligned(num_bytes) + len(payload)

@@ -63,7 +63,8 @@ class Ring:
         self.has_lost_slots = False
         self.num_slots = num_slots
         self.slot_bytes = slot_bytes
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        # Of the first slot.
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory)) + mmap.PAGESIZE
         self._slot_type = ctypes.c_ubyte * slot_bytes
         self._lent: dict[int, weakref.ref[ctypes.Array[ctypes.c_ubyte]]] = {}
         self._give_back = tuple(map(self._on_unused, range(num_slots)))
@@ -94,11 +95,11 @@ class Ring:
 
     def write(self, slot: int, offset: int, source: int | bytes, num_bytes: int) -> None:
         """Copies that many bytes, or what this process has at that address, into the slot."""
-        ctypes.memmove(self._address + self._start(slot) + offset, source, num_bytes)
+        ctypes.memmove(self._address + slot * self.slot_bytes + offset, source, num_bytes)
 
     def lend(self, slot: int) -> memoryview:
         """The slot's bytes. The slot is free again once nothing refers to them, or to a part of them."""
-        memory = self._slot_type.from_buffer(self._memory, self._start(slot))
+        memory = self._slot_type.from_buffer(self._memory, mmap.PAGESIZE + slot * self.slot_bytes)
         reference = weakref.ref(memory, self._give_back[slot])
         self._lent[slot] = _references[id(reference)] = reference
         return memoryview(memory).cast("B")
@@ -111,9 +112,6 @@ class Ring:
         """What is lent now is never free again."""
         self.has_lost_slots = self.has_lost_slots or self.has_lent()
         self._lent.clear()
-
-    def _start(self, slot: int) -> int:
-        return mmap.PAGESIZE + slot * self.slot_bytes
 
     def _on_unused(self, slot: int) -> Callable[[weakref.ref[ctypes.Array[ctypes.c_ubyte]]], None]:
         memory, lent, process_id = self._memory, self._lent, os.getpid()

@@ -160,9 +160,11 @@ class Passage:
 
     def send(self, sequence: int, message: bytes, payloads: Sequence[memoryview], timeout_seconds: float) -> None:
         """Returns once the kernel has it all, or the worker. The message need not name the sequence."""
-        if self._outgoing is not None:
-            self._hear(self._outgoing)
-            buffers = self._outgoing.frame(sequence, message, payloads, partial(self._announce, timeout_seconds))
+        outgoing = self._outgoing
+        if outgoing is not None:
+            if outgoing.awaits_answer:
+                self._hear(outgoing)
+            buffers = outgoing.frame(sequence, message, payloads, partial(self._announce, timeout_seconds))
         else:
             buffers = framed(sequence, message, payloads)
         self._write(buffers, sum(map(len, buffers)), timeout_seconds)
@@ -191,7 +193,7 @@ class Passage:
                 return None
             self._outgoing.answered(bytes(said))
         while True:
-            if not self._read_on(HEAD.size, until):
+            if self._end - self._begin < HEAD.size and not self._read_on(HEAD.size, until):
                 return None
             sequence, message_bytes, place, payload_bytes = HEAD.unpack_from(self._memory, self._begin)
             if self._incoming is None or sequence != 0:
@@ -206,7 +208,7 @@ class Passage:
         if whole > READ_BYTES:
             self._begin += HEAD.size
             return self._take_large(sequence, message_bytes, payload_bytes, until)
-        if not self._read_on(whole, until):
+        if self._end - self._begin < whole and not self._read_on(whole, until):
             return None
         begin = self._begin
         self._begin += whole
@@ -218,7 +220,7 @@ class Passage:
     ) -> tuple[int, bytes, memoryview] | None:
         if self._incoming is None or not fits_beside_slot(message_end - HEAD.size):
             raise ConnectionError(f"result {sequence} at place {place}, with a message of {message_end} bytes")
-        if not self._read_on(message_end, until):
+        if self._end - self._begin < message_end and not self._read_on(message_end, until):
             return None
         message = self._view[self._begin + HEAD.size : self._begin + message_end].tobytes()
         self._begin += message_end

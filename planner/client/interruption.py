@@ -79,6 +79,11 @@ def pause(seconds: float) -> None:
         interruption.pause(seconds)
 
 
+def can_be_interrupted() -> bool:
+    """What waits here may leave `interruptible` out where this is false."""
+    return _current.get() is not None
+
+
 def interruptible(end: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
     """Within it, an interruption calls `end` from its own thread; what that makes fail here is raised as Interrupted.
 

@@ -17,7 +17,18 @@ from google.protobuf.message import DecodeError
 
 from access.ring import aligned
 from access.tensor_fields import LARGE_BYTES, Numbers, enclosed, skim, split, value_buffers
-from planner.client.tensors import RawTensor, TensorKind, from_raw, kind_of, loaded_torch, to_raw
+from planner.client.tensors import (
+    Outline,
+    RawTensor,
+    TensorKind,
+    from_raw,
+    kind_of,
+    loaded_torch,
+    memory_of,
+    plain_outline,
+    to_raw,
+    torch_in,
+)
 from planner.errors import GraphError, InvalidArgument
 from planner.graph.expression import SymbolReference, evaluate
 from planner.graph.ir import Dtype, Graph, Input, Output, Symbol, Value, ValueKind, ValueReference
@@ -56,8 +67,23 @@ class InputEncoder:
         values = graph.values_by_id()
         self._inputs = tuple((name, values[value_id]) for name, value_id in carried(graph.inputs))
         self._symbols = {symbol.id: symbol for symbol in graph.symbols}
+        # What was checked of tensors that are sent from their own memory.
+        self._checked: dict[tuple[Outline | None, ...], tuple[tuple[Dtype, tuple[int, ...]], ...]] = {}
 
     def encode(self, leaves: Sequence[object]) -> list[Item]:
+        outlines = tuple(map(plain_outline, leaves))
+        checked = self._checked.get(outlines)
+        if checked is not None:
+            return [
+                RawTensor(dtype=dtype, dims=dims, data=memory_of(leaf))
+                for (dtype, dims), leaf in zip(checked, leaves, strict=True)
+            ]
+        items = self._encode_all(leaves)
+        if None not in outlines:
+            _remember(self._checked, outlines, tuple((i.dtype, i.dims) for i in items if isinstance(i, RawTensor)))
+        return items
+
+    def _encode_all(self, leaves: Sequence[object]) -> list[Item]:
         if len(leaves) != len(self._inputs):
             raise InvalidArgument(f"{len(leaves)} inputs found, the graph takes {len(self._inputs)}: {self._names()}")
         sizes: dict[int, int] = {}
@@ -100,6 +126,8 @@ class InputEncoder:
 
 def kind_of_batch(leaves: Sequence[object]) -> TensorKind:
     """How results are given back: as the batch's tensors are held; torch if it has none and torch is loaded."""
+    if leaves and kind_of(leaves[0]) is TensorKind.TORCH:
+        return TensorKind.TORCH
     kinds = set(map(kind_of, leaves))
     for kind in (TensorKind.TORCH, TensorKind.NUMPY, TensorKind.RAW):
         if kind in kinds:
@@ -157,7 +185,7 @@ class MessageWriter:
         # Scalars stand in the message itself, and two that are equal need not be the same: 0.0 and -0.0.
         if len(payloads) < len(items):
             return _message(items), payloads
-        key = tuple((item.dtype, item.dims) for item in items if isinstance(item, RawTensor))
+        key = tuple([(item.dtype, item.dims) for item in items if isinstance(item, RawTensor)])
         message = self._messages.get(key)
         if message is None:
             message = _message(items)
@@ -173,6 +201,7 @@ class Place:
     dims: tuple[int, ...]
     begin: int
     end: int
+    num_elements: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,12 +264,13 @@ def decode(data: Sequence[stage_daemon_pb2.Datum], kind: TensorKind) -> list[obj
 
 
 def decode_beside(places: Sequence[Place | Scalar], kind: TensorKind, payload: memoryview) -> list[object]:
-    return [
-        from_raw(RawTensor(dtype=place.dtype, dims=place.dims, data=payload[place.begin : place.end]), kind)
-        if isinstance(place, Place)
-        else place
-        for place in places
-    ]
+    return [_tensor_beside(place, kind, payload) if isinstance(place, Place) else place for place in places]
+
+
+def _tensor_beside(place: Place, kind: TensorKind, payload: memoryview) -> object:
+    if kind is TensorKind.TORCH and place.begin < place.end <= len(payload):
+        return torch_in(payload, place.begin, place.num_elements, place.dtype, place.dims)
+    return from_raw(RawTensor(dtype=place.dtype, dims=place.dims, data=payload[place.begin : place.end]), kind)
 
 
 def _places(data: Sequence[stage_daemon_pb2.Datum]) -> tuple[Place | Scalar, ...]:
@@ -253,8 +283,9 @@ def _places(data: Sequence[stage_daemon_pb2.Datum]) -> tuple[Place | Scalar, ...
             continue
         dtype, dims = item
         begin = aligned(end)
-        end = begin + math.prod(dims) * dtype.size_bytes
-        places.append(Place(dtype=dtype, dims=dims, begin=begin, end=end))
+        num_elements = math.prod(dims)
+        end = begin + num_elements * dtype.size_bytes
+        places.append(Place(dtype=dtype, dims=dims, begin=begin, end=end, num_elements=num_elements))
     return tuple(places)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -62,8 +62,7 @@ class _Route:
         self.kept.close()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sent:
+class _Sent(NamedTuple):
     """A microbatch without an answer. `items` is empty where it is never sent again."""
 
     items: tuple[Item, ...]
@@ -202,7 +201,7 @@ class Pipeline:
             items = self._encoder.encode(leaves)
             unanswered.append(_Sent(items=self._to_send_again(items), kind=kind_of_batch(leaves)))
             session.send(items)
-            while session.num_in_flight and (session.num_in_flight >= window or session.has_arrived()):
+            while (in_flight := session.num_in_flight) and (in_flight >= window or session.has_arrived()):
                 yield session.take()
         while session.num_in_flight:
             yield session.take()
@@ -274,12 +273,12 @@ class Pipeline:
 
 
 def _result(arrival: Arrival, kind: TensorKind, number: int) -> list[object] | MicrobatchFailed:
+    if arrival.places and arrival.payload is not None:
+        return decode_beside(arrival.places, kind, arrival.payload)
     response = arrival.response
     if response.WhichOneof("content") == "failure":
         return _failed(number, response.failure)
-    if arrival.payload is None:
-        return decode(response.result.values, kind)
-    return decode_beside(arrival.places, kind, arrival.payload)
+    return decode(response.result.values, kind)
 
 
 def _failed(number: int, message: planner_pb2.Failure) -> MicrobatchFailed:

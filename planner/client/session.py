@@ -15,9 +15,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -26,7 +25,7 @@ from access.host import host_identity
 from access.ring import Ring
 from access.tickets import TICKET_KEY
 from planner.client.door import KeptMemory, Passage, SessionMemory
-from planner.client.interruption import interruptible
+from planner.client.interruption import can_be_interrupted, interruptible
 from planner.client.microbatches import Item, MessageReader, MessageWriter, Place, Scalar, read_response, request_bytes
 from planner.client.outputs import ChosenOutput
 from planner.client.status import error_from_rpc
@@ -42,8 +41,7 @@ SERVICE = "/" + stage_daemon_pb2.DESCRIPTOR.services_by_name["StageDaemonService
 _Opening = stage_daemon_pb2.ReceiveOutputsResponse | stage_daemon_pb2.SendInputsResponse
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
+class Arrival(NamedTuple):
     """`payload` holds the data of the result's tensors at `places`, where the message does not."""
 
     response: stage_daemon_pb2.ReceiveOutputsResponse
@@ -184,7 +182,10 @@ class Session:
             return
         message, payloads = self._writer.message(items)
         try:
-            with interruptible(self._interrupt):
+            if can_be_interrupted():
+                with interruptible(self._interrupt):
+                    self._input.send(self._num_sent, message, payloads, self._deadline_seconds)
+            else:
                 self._input.send(self._num_sent, message, payloads, self._deadline_seconds)
         except OSError:
             # The daemon says why; nothing that follows can be understood.
@@ -198,12 +199,18 @@ class Session:
 
     def take(self) -> Arrival:
         """The next result, in the order of sending. Raises what ended the session, or Unavailable at the deadline."""
-        with interruptible(self._interrupt):
-            sequence, arrival = self._from_daemon() if self._output is None else self._from_worker(self._output)
+        if can_be_interrupted():
+            with interruptible(self._interrupt):
+                sequence, arrival = self._next()
+        else:
+            sequence, arrival = self._next()
         self._num_taken += 1
         if sequence != self._num_taken:
             raise PlannerError(f"result {sequence} arrived, {self._num_taken} was due")
         return arrival
+
+    def _next(self) -> tuple[int, Arrival]:
+        return self._from_daemon() if self._output is None else self._from_worker(self._output)
 
     def _from_daemon(self) -> tuple[int, Arrival]:
         result, payload = read_response(self._next_of(self._arrivals))
@@ -217,14 +224,16 @@ class Session:
             if is_told:
                 remaining = min(remaining, _LAST_RESULTS_SECONDS)
             if output.is_ready():
-                with contextlib.suppress(OSError):
+                try:
                     frame = output.take(remaining)
-                    if frame is not None:
-                        sequence, message, payload = frame
-                        result = self._reader.read(message)
-                        return sequence, Arrival(response=result.response, places=result.places, payload=payload)
-                self._output = None
-                return self._from_daemon()
+                except OSError:
+                    frame = None
+                if frame is None:
+                    self._output = None
+                    return self._from_daemon()
+                sequence, message, payload = frame
+                result = self._reader.read(message)
+                return sequence, Arrival(result.response, result.places, payload)
             ready = self._readable(
                 (output.fileno(),) if is_told else (output.fileno(), self._arrived.fileno()), remaining
             )

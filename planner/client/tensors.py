@@ -66,6 +66,38 @@ def kind_of(leaf: object) -> TensorKind | None:
     return None
 
 
+Outline = tuple[Any, tuple[int, ...]]
+
+
+def plain_outline(leaf: Any) -> Outline | None:
+    """Torch's dtype and the dims of a tensor that is sent from its own memory, as it lies there; None for all else."""
+    torch = sys.modules.get("torch")
+    if (
+        torch is not None
+        and type(leaf) is torch.Tensor
+        and leaf.is_cpu
+        and leaf.is_contiguous()
+        and not leaf.is_neg()
+        and not leaf.is_conj()
+    ):
+        return leaf.dtype, leaf.shape
+    return None
+
+
+def memory_of(tensor: Any) -> memoryview:
+    """The bytes of a tensor that has a `plain_outline`; they keep it."""
+    num_bytes = tensor.nbytes
+    memory = (ctypes.c_ubyte * num_bytes).from_address(tensor.data_ptr() if num_bytes else 0)
+    memory.tensor = tensor
+    return memoryview(memory).cast("B")
+
+
+def torch_in(memory: memoryview, begin: int, num_elements: int, dtype: Dtype, dims: tuple[int, ...]) -> Any:
+    """A torch tensor that is not empty, in that memory."""
+    flat = sys.modules["torch"].frombuffer(memory, dtype=_torch_dtype(dtype), count=num_elements, offset=begin)
+    return flat.view(dims)
+
+
 def to_raw(leaf: object, dtype: Dtype) -> RawTensor:
     """The leaf's bytes. Raises InvalidArgument if it has another dtype: nothing is converted silently."""
     if isinstance(leaf, RawTensor):
@@ -129,34 +161,25 @@ def _from_torch(tensor: Any) -> RawTensor:
             dtype = _OF_TORCH[tensor.dtype] = Dtype(str(tensor.dtype).removeprefix("torch."))
         except ValueError:
             raise InvalidArgument(f"{tensor.dtype} found: no such dtype can be sent") from None
-    if (
-        type(tensor) is torch.Tensor
-        and tensor.is_cpu
-        and tensor.is_contiguous()
-        and not tensor.is_neg()
-        and not tensor.is_conj()
-    ):
-        return RawTensor(dtype=dtype, dims=tuple(tensor.shape), data=_memory_of(tensor))
+    if plain_outline(tensor) is not None:
+        return RawTensor(dtype=dtype, dims=tuple(tensor.shape), data=memory_of(tensor))
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     return RawTensor(dtype=dtype, dims=tuple(tensor.shape), data=flat.view(torch.uint8).numpy().data)
 
 
-def _memory_of(tensor: Any) -> memoryview:
-    """The bytes of a contiguous tensor; they keep it."""
-    num_bytes = tensor.nbytes
-    memory = (ctypes.c_ubyte * num_bytes).from_address(tensor.data_ptr() if num_bytes else 0)
-    memory.tensor = tensor
-    return memoryview(memory).cast("B")
-
-
 def _to_torch(raw: RawTensor) -> Any:
     torch = loaded_torch()
-    dtype = _TO_TORCH.get(raw.dtype)
-    if dtype is None:
-        dtype = _TO_TORCH[raw.dtype] = getattr(torch, raw.dtype.value)
+    dtype = _torch_dtype(raw.dtype)
     if not len(raw.data):
         return torch.empty(raw.dims, dtype=dtype)
     return torch.frombuffer(_writable(raw.data), dtype=dtype).view(raw.dims)
+
+
+def _torch_dtype(dtype: Dtype) -> Any:
+    known = _TO_TORCH.get(dtype)
+    if known is None:
+        known = _TO_TORCH[dtype] = getattr(loaded_torch(), dtype.value)
+    return known
 
 
 def _writable(data: bytes | memoryview) -> bytearray | memoryview:

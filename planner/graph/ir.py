@@ -57,6 +57,9 @@ class Dtype(Enum):
     COMPLEX64 = "complex64"
     COMPLEX128 = "complex128"
 
+    # Members are what they are identical to; Enum's own hash is a call of Python, several times for each microbatch.
+    __hash__ = object.__hash__
+
     @property
     def facts(self) -> DtypeFacts:
         return _DTYPE_FACTS[self]

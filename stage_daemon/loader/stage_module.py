@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -41,6 +41,10 @@ class StageModule(nn.Module):
         with leave_as_found() if self._switches_context else nullcontext():
             outputs: tuple[Any, ...] = self.program.forward(*inputs)
         return outputs
+
+    def function(self) -> Callable[..., tuple[Any, ...]]:
+        """What a call of this module does, without the calls in between. For programs that nobody replaces."""
+        return self.forward if self._switches_context else self.program.forward
 
     def states(self) -> dict[str, torch.Tensor]:
         """Every state under its own name."""

@@ -45,7 +45,7 @@ class Environment:
         if parcel.failure is not None:
             self.fail(parcel.failure)
         elif not self.is_void:
-            self.add([value.value_id for value in edge.values], parcel.items)
+            self.add(edge.value_ids, parcel.items)
 
     def add(self, value_ids: Iterable[int], items: Sequence[Item]) -> None:
         self.values.update(zip(value_ids, items, strict=True))
@@ -64,13 +64,12 @@ class Environment:
             microbatch=self.microbatch,
             session_id=self.session_id,
             sequence=self.sequence,
-            items=() if self.failure else self.read([value.value_id for value in edge.values]),
+            items=() if self.failure else self.read(edge.value_ids),
             failure=self.failure,
         )
 
     def read(self, value_ids: Iterable[int]) -> tuple[Item, ...]:
-        values = self.values
-        return tuple([values[value_id] for value_id in value_ids])
+        return tuple(map(self.values.__getitem__, value_ids))
 
     def drop(self, value_ids: Iterable[int]) -> None:
         for value_id in value_ids:
@@ -103,7 +102,7 @@ def reading(
         if action.kind is Kind.FORWARD:
             return stages[action.index].input_ids
         if action.kind is Kind.SEND:
-            return [value.value_id for value in edges[action.index].values]
+            return edges[action.index].value_ids
         return output_ids if action.kind is Kind.GIVE_OUTPUT else ()
 
     return reads

@@ -143,7 +143,10 @@ class LaneInterpreter:
         stage = self._around.stages[index]
         items = environment.read(stage.input_ids)
         try:
-            outputs = self._run_stage(stage, items, environment.microbatch)
+            if stage.draws_random:
+                outputs = self._run_drawing(stage, items, environment.microbatch)
+            else:
+                outputs = stage.run(*items)
             self._around.until_computed()
         except Exception as error:
             raise_if_ruinous(stage, error)
@@ -151,9 +154,7 @@ class LaneInterpreter:
             return
         environment.add(stage.output_ids, outputs)
 
-    def _run_stage(self, stage: Stage, items: Sequence[Item], microbatch: int) -> Sequence[Item]:
-        if not stage.draws_random:
-            return stage.run(*items)
+    def _run_drawing(self, stage: Stage, items: Sequence[Item], microbatch: int) -> Sequence[Item]:
         with drawing(self._around.deployment_id, microbatch):
             return stage.run(*items)
 

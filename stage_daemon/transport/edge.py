@@ -38,6 +38,10 @@ class Edge:
     turn: Turn = EVERY
     source_copy: int | None = None
     target_copy: int | None = None
+    value_ids: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value_ids", tuple(value.value_id for value in self.values))
 
     def __str__(self) -> str:
         return f"{self.label or f'edge {self.id}'} ({self.source_name} to {self.target_name})"

@@ -133,7 +133,7 @@ class HeaderFormat:
         course = _COURSE.pack(kind, microbatch, session_id, sequence, payload_bytes, place)
         return self._origin + course + encoded_contents
 
-    def decode(self, buffer: bytes | bytearray) -> Header:
+    def decode(self, buffer: bytes) -> Header:
         """Raises BadHeader with what was found and what was needed."""
         if len(buffer) != self.num_bytes or not buffer.startswith(self._origin):
             raise self._wrong_origin(buffer)
@@ -141,7 +141,7 @@ class HeaderFormat:
         kind = _KINDS.get(number)
         if kind is None:
             raise BadHeader(f"header of kind {number}, needs one of {list(_KINDS)}")
-        contents = self._contents(bytes(buffer[_FIXED_BYTES:])) if kind is ParcelKind.DATA else _NO_CONTENTS
+        contents = self._contents(buffer[_FIXED_BYTES:]) if kind is ParcelKind.DATA else _NO_CONTENTS
         return Header(kind, microbatch, session_id, sequence, contents, payload_bytes, place)
 
     @cached_property
@@ -163,7 +163,7 @@ class HeaderFormat:
         self._read[encoded] = contents
         return contents
 
-    def _wrong_origin(self, buffer: bytes | bytearray) -> BadHeader:
+    def _wrong_origin(self, buffer: bytes) -> BadHeader:
         if len(buffer) != self.num_bytes:
             return BadHeader(f"header of {len(buffer)} bytes, needs {self.num_bytes}")
         names = ("magic number", "deployment hash", "generation", "edge")

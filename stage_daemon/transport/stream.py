@@ -53,6 +53,8 @@ SMALL_BYTES = 1 << 16
 _MOST_SMALL = 16
 # So many receipts of small microbatches go together, while the next one has come already.
 MOST_RECEIPTS = 4
+# Sizes of microbatches that are remembered at the same time.
+_MAX_SIZES = 256
 _RECEIPT = b"r"
 _DESCRIPTOR = struct.Struct("i")
 _DESCRIPTOR_SPACE = socket.CMSG_SPACE(_DESCRIPTOR.size)
@@ -84,6 +86,7 @@ class StreamSender:
         self._connection = link.connection
         self._lifeline = lifeline
         self._in_flight = microbatches_in_flight
+        self._limits = _Limits(link, microbatches_in_flight)
         # For each that was sent and has no receipt yet, how many receipts may be given together once it was taken.
         self._under_way: deque[int] = deque()
         self._ended = False
@@ -99,14 +102,19 @@ class StreamSender:
         if self._ended:
             raise Conflict(f"{self.edge}: nothing can be sent after the end")
         outline, payloads = self._packer.pack(parcel.items) if parcel.kind is ParcelKind.DATA else (None, [])
-        limit = self._in_flight if outline is None else _most_under_way(self._link, self._in_flight, outline.slot_bytes)
+        limit, most_together = (self._in_flight, 1) if outline is None else self._limits[outline.slot_bytes]
         while len(self._under_way) >= limit and len(self._under_way) >= self._in_flight + self._most_held_back():
             self._read_receipts()
-        self._under_way.append(_most_together(self._link, limit, self._in_flight))
+        self._under_way.append(most_together)
         if parcel.kind is ParcelKind.END:
             self._ended = self._lifeline.is_ending = True
         try:
-            self._put(parcel, outline, payloads)
+            if outline is None:
+                self._put_words(parcel)
+            elif self._link.pipe is not None:
+                self._put_in_pipe(self._link.pipe, parcel, outline, payloads)
+            else:
+                self._put_memory(parcel, outline, payloads)
         except (OSError, PeerGone) as error:
             self._lifeline.raise_lost("sending", error)
         except torch.AcceleratorError as error:
@@ -134,14 +142,9 @@ class StreamSender:
                 return num_taken - 1
         return len(self._under_way)
 
-    def _put(self, parcel: Parcel, outline: Outline | None, payloads: list[torch.Tensor]) -> None:
-        if outline is None:
-            text = failure_text.encode(parcel.failure) if parcel.failure is not None else b""
-            self._write(self._head(parcel, self._format.no_contents, len(text)), [text])
-        elif self._link.pipe is not None:
-            self._put_in_pipe(self._link.pipe, parcel, outline, payloads)
-        else:
-            self._put_memory(parcel, outline, payloads)
+    def _put_words(self, parcel: Parcel) -> None:
+        text = failure_text.encode(parcel.failure) if parcel.failure is not None else b""
+        self._write(self._head(parcel, self._format.no_contents, len(text)), [text])
 
     def _put_in_pipe(self, pipe: Pipe, parcel: Parcel, outline: Outline, payloads: list[torch.Tensor]) -> None:
         self._write(self._head(parcel, outline.encoded_contents, outline.payload_bytes, PLACE_PIPE))
@@ -152,7 +155,12 @@ class StreamSender:
         pipe.send(flat)
 
     def _put_memory(self, parcel: Parcel, outline: Outline, payloads: list[torch.Tensor]) -> None:
-        slot = self._slot(outline.slot_bytes) if self._link.shares_memory and payloads else None
+        slot = None
+        if self._link.shares_memory and payloads:
+            if self._ring is None or outline.slot_bytes > self._ring.slot_bytes:
+                self._ring = self._new_ring(outline.slot_bytes)
+            # None where the receiver still uses all: the payload then follows its header, and nobody waits for memory.
+            slot = self._ring.take()
         if self._copies is not None:
             payloads = self._copies.to_host([_flat(*one) for one in zip(payloads, outline.sizes_bytes, strict=True)])
         if slot is None:
@@ -160,25 +168,24 @@ class StreamSender:
             self._write(self._head(parcel, outline.encoded_contents, outline.payload_bytes), memory)
             return
         assert self._ring is not None
-        offset = 0
-        for payload, size_bytes in zip(payloads, outline.sizes_bytes, strict=True):
-            self._ring.write(slot, offset, payload.data_ptr(), size_bytes)
-            offset += aligned(size_bytes)
+        if len(payloads) == 1:
+            self._ring.write(slot, 0, payloads[0].data_ptr(), outline.payload_bytes)
+        else:
+            offset = 0
+            for payload, size_bytes in zip(payloads, outline.sizes_bytes, strict=True):
+                self._ring.write(slot, offset, payload.data_ptr(), size_bytes)
+                offset += aligned(size_bytes)
         self._write(self._head(parcel, outline.encoded_contents, outline.payload_bytes, slot))
 
-    def _slot(self, slot_bytes: int) -> int | None:
-        """None where the receiver still uses all: the payload then follows its header, and nobody waits for memory."""
-        if self._ring is None or slot_bytes > self._ring.slot_bytes:
-            assert isinstance(self._connection, socket.socket), "memory is shared in one host alone"
-            self._ring, descriptor = create_ring(
-                _most_under_way(self._link, self._in_flight, slot_bytes) + _SPARE_SLOTS, slot_bytes
-            )
-            try:
-                header = Header(kind=ParcelKind.RING, payload_bytes=self._ring.slot_bytes, place=self._ring.num_slots)
-                socket.send_fds(self._connection, [self._format.encode(header)], [descriptor])
-            finally:
-                os.close(descriptor)
-        return self._ring.take()
+    def _new_ring(self, slot_bytes: int) -> Ring:
+        assert isinstance(self._connection, socket.socket), "memory is shared in one host alone"
+        ring, descriptor = create_ring(self._limits[slot_bytes][0] + _SPARE_SLOTS, slot_bytes)
+        try:
+            header = Header(kind=ParcelKind.RING, payload_bytes=ring.slot_bytes, place=ring.num_slots)
+            socket.send_fds(self._connection, [self._format.encode(header)], [descriptor])
+        finally:
+            os.close(descriptor)
+        return ring
 
     def _head(
         self, parcel: Parcel, encoded_contents: bytes, payload_bytes: int, place: int = PLACE_BEHIND_HEADER
@@ -240,7 +247,7 @@ class StreamReceiver:
         self._link = link
         self._connection = link.connection
         self._lifeline = lifeline
-        self._in_flight = microbatches_in_flight
+        self._limits = _Limits(link, microbatches_in_flight)
         self._device = device
         # Where descriptors come on the connection.
         connection = link.connection
@@ -359,7 +366,7 @@ class StreamReceiver:
                 self._end += self._read_ahead(self._view[self._end :])
         begin = self._begin
         self._begin += num_bytes
-        return self._format.decode(self._memory[begin : self._begin])
+        return self._format.decode(self._view[begin : self._begin].tobytes())
 
     def _read_ahead(self, view: memoryview) -> int:
         """What has come, and at least a byte; descriptors, too."""
@@ -382,15 +389,16 @@ class StreamReceiver:
         contents = header.contents
         if header.payload_bytes != contents.payload_bytes:
             raise BadHeader(f"a payload of {header.payload_bytes} bytes, needs {contents.payload_bytes}")
-        most_under_way = _most_under_way(self._link, self._in_flight, contents.slot_bytes)
-        self._most_together = _most_together(self._link, most_under_way, self._in_flight)
+        _, self._most_together = self._limits[contents.slot_bytes]
         layouts = contents.layouts
         if header.place == PLACE_PIPE:
             arrived = self._read_from_pipe(layouts)
         elif header.place == PLACE_BEHIND_HEADER:
             arrived = self._on_device([self._read_payload(layout) for layout in layouts])
         else:
-            arrived = self._on_device(self._find_in_slot(header.place, contents)) if layouts else []
+            arrived = self._find_in_slot(header.place, contents) if layouts else []
+            if self._copies is not None:
+                arrived = self._on_device(arrived)
         tensors = tuple(map(unpack, layouts, arrived))
         if contents.are_all_payloads:
             return tensors
@@ -414,6 +422,9 @@ class StreamReceiver:
         if ring is None or not 0 <= slot < ring.num_slots or needed > ring.slot_bytes:
             raise BadHeader(f"a payload of {needed} bytes in slot {slot}, which the shared memory does not have")
         view = ring.lend(slot)
+        if len(contents.layouts) == 1:
+            [layout] = contents.layouts
+            return [torch.frombuffer(view, dtype=layout.dtype, count=layout.num_core_elements)]
         payloads = []
         offset = 0
         for layout in contents.layouts:
@@ -448,6 +459,24 @@ class StreamReceiver:
             if num_read == 0:
                 raise ConnectionError("it closed the connection")
             view = view[num_read:]
+
+
+class _Limits(dict[int, tuple[int, int]]):
+    """By the bytes of its slot: how many microbatches of that size may be under way on an edge whose plan counts
+    `in_flight`, and how many of their receipts go together. Worked out once for each size."""
+
+    def __init__(self, link: Link, in_flight: int) -> None:
+        super().__init__()
+        self._link = link
+        self._in_flight = in_flight
+
+    def __missing__(self, slot_bytes: int) -> tuple[int, int]:
+        if len(self) >= _MAX_SIZES:
+            self.clear()
+        most_under_way = _most_under_way(self._link, self._in_flight, slot_bytes)
+        limits = most_under_way, _most_together(self._link, most_under_way, self._in_flight)
+        self[slot_bytes] = limits
+        return limits
 
 
 def _most_under_way(link: Link, in_flight: int, slot_bytes: int) -> int:

@@ -323,9 +323,9 @@ class Inlet:
         return self._submission(partial(self._reader.read_foreign, self._view[begin:end].tobytes(), payload))
 
     def _small_one(self, message: bytes, begin: int, num_bytes: int) -> Submission:
-        items = self._reader.copy(message, self._address + begin, num_bytes)
-        if items is not None:
-            return self._submission(partial(self._reader.on_device, items))
+        read = self._reader.copy(message, self._address + begin, num_bytes)
+        if read is not None:
+            return self._submission(read)
         payload = _memory_for(num_bytes)
         ctypes.memmove(payload.data_ptr(), self._address + begin, num_bytes)
         return self._submission(partial(self._reader.read, message, payload))
@@ -360,7 +360,8 @@ class Outlet:
         """`ring`: memory that the client has handed over for results."""
         self._connection = connection
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._closed = False
@@ -368,7 +369,7 @@ class Outlet:
 
     def give(self, sequence: int, message: bytes, payloads: Sequence[memoryview]) -> bool:
         """False where too much waits already. To a client that has left, anything can be given."""
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return True
             buffers = self._frame(sequence, message, payloads)

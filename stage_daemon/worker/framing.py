@@ -10,6 +10,7 @@ import ctypes
 import math
 from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -86,15 +87,14 @@ class InputReader:
             [place.foreign(payload) if isinstance(place, _Place) else place for place in places]
         )
 
-    def copy(self, message: bytes, address: int, payload_bytes: int) -> tuple[Item, ...] | None:
-        """As read, with the tensors copied from that address, on the CPU; None where the message is not known yet."""
+    def copy(self, message: bytes, address: int, payload_bytes: int) -> Callable[[], tuple[Item, ...]] | None:
+        """What reads it as `read` does, with the tensors copied from that address before this returns; None where the
+        message is not known yet."""
         places = self._places_of.get((message, payload_bytes))
         if places is None:
             return None
-        return tuple([place.copied(address) if isinstance(place, _Place) else place for place in places])
-
-    def on_device(self, items: tuple[Item, ...]) -> tuple[Item, ...]:
-        return self._format.on_device(items)
+        items = tuple([place.copied(address) if isinstance(place, _Place) else place for place in places])
+        return partial(tuple, items) if self._format.copies is None else partial(self._format.on_device, items)
 
     def _places(self, message: bytes, num_bytes: int, payload: Callable[[], memoryview]) -> tuple[_Place | Item, ...]:
         key = message, num_bytes
@@ -137,8 +137,8 @@ class ResultWriter:
         key = _key(result)
         message = self._messages.get(key) if key is not None else None
         if message is not None:
-            items = [item for item in result.items if isinstance(item, torch.Tensor)]
-            return message, [memory_of(item, item.nbytes) for item in items]
+            # Only tensors have a key.
+            return message, [memory_of(item, item.nbytes) for item in cast("tuple[torch.Tensor, ...]", result.items)]
         payloads: list[torch.Tensor] = []
         message = wire.result_to_bytes(replace(result, sequence=0), payloads)
         if key is not None and len(payloads) == len(result.items):

@@ -15,6 +15,7 @@ from access.peers import DAEMON_ROLE
 from access.streams import StreamTls
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import Conflict, DaemonError, InvalidRequest, StageFailed
+from stage_daemon.loader.stage_module import StageModule
 from stage_daemon.runtime.actions import Kind
 from stage_daemon.runtime.choices import Choices
 from stage_daemon.runtime.egress import Egress, Result
@@ -135,7 +136,7 @@ class Pipeline:
             self._training = self._make_training(request, edges)
         self._around = Surroundings(
             deployment_id=request.deployment_id,
-            stages=_evaluating(self._stages) if self._training else self._stages,
+            stages=_called_directly(_evaluating(self._stages) if self._training else self._stages),
             edges=edges,
             senders=self._channels.senders,
             receivers=self._channels.receivers,
@@ -292,6 +293,13 @@ def _evaluating(stages: Mapping[int, Stage]) -> dict[int, Stage]:
     """What lanes run where steps train: without what is done in training only, and on the same weights."""
     return {
         index: dataclasses.replace(stage, run=stage.module.evaluating()) if stage.module else stage
+        for index, stage in stages.items()
+    }
+
+
+def _called_directly(stages: Mapping[int, Stage]) -> dict[int, Stage]:
+    return {
+        index: dataclasses.replace(stage, run=stage.run.function()) if isinstance(stage.run, StageModule) else stage
         for index, stage in stages.items()
     }
 

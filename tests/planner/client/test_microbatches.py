@@ -105,6 +105,22 @@ def test_sizes_are_checked_for_each_microbatch_anew() -> None:
         assert list(encoded(encoder, [zeros(size)])[0].tensor.dims) == [size]
 
 
+def test_what_was_checked_once_holds_for_tensors_of_the_same_dtypes_and_dims_alone() -> None:
+    torch = pytest.importorskip("torch")
+    encoder = InputEncoder(graph(tensor(1, "x", BATCH, WIDTH), tensor(2, "y", TWICE, WIDTH)))
+    for start in (0.0, 7.0):
+        batch = [torch.arange(start, start + 6).view(2, 3), torch.full((4, 3), start)]
+        sent = [decode(encoded(encoder, leaves), TensorKind.TORCH) for leaves in (batch, [batch[0].flip(0), batch[1]])]
+        assert all(map(torch.equal, sent[0], batch))
+        assert torch.equal(sent[1][0], batch[0].flip(0))
+        # Not as it lies in memory.
+        [turned, _] = decode(encoded(encoder, [torch.arange(6.0).view(3, 2).t(), batch[1]]), TensorKind.TORCH)
+        assert torch.equal(turned, torch.arange(6.0).view(3, 2).t())
+        for leaves in ([batch[0].int(), batch[1]], [batch[0], batch[1][:3]], batch[:1], [batch[0], None]):
+            with pytest.raises(InvalidArgument):
+                encoder.encode(leaves)
+
+
 def test_bounds_themselves_are_allowed() -> None:
     encoder = InputEncoder(graph(tensor(1, "x", BATCH, WIDTH)))
     for dims in ((2, 1), (2, 9)):
