@@ -38,7 +38,7 @@ from planner.partition.ordered.program_pass import Layout
 from planner.partition.portfolio.cut_search import climb, fewest_stages
 from planner.partition.portfolio.exact_ideals import bound_by_fewer_nodes, least_over_ideals
 from planner.partition.portfolio.exact_latency import is_small, least_latency
-from planner.partition.portfolio.orders import MAX_REORDERED_NODES, offer_other_orders, offer_own_order
+from planner.partition.portfolio.orders import offer_other_orders, offer_own_order
 from planner.partition.portfolio.portfolio import Portfolio, Search, run_in_turn
 from planner.partition.portfolio.reasons import reasons
 from planner.partition.portfolio.relaxation import offer_relaxed_placements
@@ -53,6 +53,8 @@ from planner.partition.score import Scored, score
 # To look for a lone batch's latency takes about 0.1 ms for each node.
 MAX_LATENCY_MODE_NODES = 20_000
 MAX_OTHER_OBJECTIVES_NODES = 300
+# Larger programs are searched from the best start alone.
+_MAX_NODES_OF_RUNNERS_UP = 800
 # Of more free stages than this, pairs to join are too many.
 _FEW = 16
 
@@ -179,7 +181,7 @@ def _all_orders(portfolio: Portfolio) -> None:
 
 def _local_search(portfolio: Portfolio) -> None:
     assert portfolio.best is not None
-    few = portfolio.problem.num_nodes <= MAX_REORDERED_NODES
+    few = portfolio.problem.num_nodes <= _MAX_NODES_OF_RUNNERS_UP
     for start in [portfolio.best, *(portfolio.runners_up if few else ())]:
         portfolio.keep(climb(portfolio, start))
     portfolio.climbed = portfolio.best

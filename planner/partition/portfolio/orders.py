@@ -22,8 +22,9 @@ from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import Integers, PartitionProblem
 from planner.partition.program_orders import program_orders, reordered
 
-# Larger programs are searched in their own order alone.
-MAX_REORDERED_NODES = 800
+# Nodes of the other orders together: the first few of them for programs of more than some 600, none for larger ones. Of
+# experts onto 64 devices, 1,344 nodes, each order takes most of a second.
+MAX_REORDERED_NODES = 3200
 OTHER_ORDERS_POSITIONS = 80
 # Elements of the tables of steps, starts and ends of one pass; positions of the program's own order.
 _MAX_ELEMENTS = 1.5e7
@@ -42,19 +43,21 @@ def offer_own_order(portfolio: Portfolio) -> None:
 
 def offer_other_orders(portfolio: Portfolio) -> None:
     problem, request, bundles = portfolio.problem, portfolio.request, portfolio.bundles
-    if problem.num_nodes > MAX_REORDERED_NODES * request.effort:
-        return
     # Of the bottleneck also where another objective is asked for: local search at times ends lower from there.
     own = () if _is_of_bottleneck(portfolio) else (request.objective,)
-    for order in program_orders(problem, bundles):
+    # Segments know only bounds on what they exchange over unlike links.
+    over_hosts = not (own or request.num_stages or problem.relay) and hosts_of(problem).count > 1
+    for order in program_orders(problem, bundles)[: int(MAX_REORDERED_NODES * request.effort) // problem.num_nodes]:
         if portfolio.best is not None and request.out_of_time():
             return
         in_order = reordered(problem, order, bundles)
+        if over_hosts:
+            _offer_windows(portfolio, in_order, order)
         for shared in _passes(in_order, portfolio):
             if shared.complete or own:
                 for objective in (*own, Objective.THROUGHPUT):
                     _offer_best(portfolio, shared, order, OTHER_ORDERS_POSITIONS, objective)
-            else:
+            elif not over_hosts:
                 _offer_many_devices(portfolio, in_order, order)
 
 
@@ -84,17 +87,18 @@ def _offer_best(portfolio: Portfolio, shared: OrderedPass, order: Integers, coun
         portfolio.offer(_in_order(solution.boundaries, shared.devices_of(solution.steps), order))
 
 
-def _offer_many_devices(portfolio: Portfolio, in_order: PartitionProblem, order: Integers) -> None:
-    num_stages = portfolio.request.num_stages
+def _offer_windows(portfolio: Portfolio, in_order: PartitionProblem, order: Integers) -> None:
+    """Both ends on one host are tried over the program order alone: over others they took ten seconds for 0.1 %."""
     limit = portfolio.limit if portfolio.request.objective is Objective.THROUGHPUT else np.inf
-    if hosts_of(in_order).count > 1 and not (num_stages or in_order.relay):
-        # Both ends on one host are tried over the program order alone: over others they took ten seconds for 0.1 %.
-        layouts = over_windows(in_order, limit, both_ends=False)
-    else:
-        positions = few_positions(in_order, OTHER_ORDERS_POSITIONS)
-        walks = over_many_devices(in_order, positions, limit=limit, num_stages=num_stages)
-        layouts = list(walks.layouts) if walks is not None else []
-    for boundaries, devices in layouts:
+    for boundaries, devices in over_windows(in_order, limit, both_ends=False):
+        portfolio.offer(_in_order(boundaries, devices, order))
+
+
+def _offer_many_devices(portfolio: Portfolio, in_order: PartitionProblem, order: Integers) -> None:
+    limit = portfolio.limit if portfolio.request.objective is Objective.THROUGHPUT else np.inf
+    positions = few_positions(in_order, OTHER_ORDERS_POSITIONS)
+    walks = over_many_devices(in_order, positions, limit=limit, num_stages=portfolio.request.num_stages)
+    for boundaries, devices in walks.layouts if walks is not None else ():
         portfolio.offer(_in_order(boundaries, devices, order))
 
 

@@ -20,13 +20,14 @@ from planner.partition.modes.balanced import balanced
 from planner.partition.modes.optimal import optimal
 from planner.partition.modes.single import offer_single_devices
 from planner.partition.objective import NAMED_SCHEDULES, Objective, PipelineSchedule, Training
+from planner.partition.portfolio.orders import offer_other_orders
 from planner.partition.portfolio.portfolio import Portfolio, Search, run_in_turn
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import bundles_of, program_orders, reordered
 from planner.partition.registry import partition
 from planner.partition.request import Request
 from tests.planner.partition.bounds.forks import forks_and_joins, schedules
-from tests.planner.partition.exact import every_assignment, fits, least, value_of
+from tests.planner.partition.exact import all_contiguous, every_assignment, fits, least, value_of
 from tests.planner.partition.problems import chain, problems, trainings
 from tests.planner.partition.problems import problem as problem_of
 from tests.random_examples import random_examples, random_seeds
@@ -188,6 +189,34 @@ def test_branches_are_not_cut_across() -> None:
     value = value_of(problem, assignment, Objective.THROUGHPUT)
     assert value < value_of(problem, balanced(problem), Objective.THROUGHPUT)
     assert assignment.lower_bound_seconds == pytest.approx(value)
+
+
+def test_other_orders_are_cut_by_what_stages_exchange_over_their_own_links() -> None:
+    """Two chains interleaved, on two hosts of two devices: no cut of the program order is as good, nor any layout that
+    is chosen by what its stages exchange at least (8.72)."""
+    draw = random.Random(95)
+    seconds = [draw.choice([1.0, 2.0, 3.0]) for _ in range(9)]
+    problem = problem_of(
+        compute_seconds=[seconds] * 4,
+        reads=[[0], [0], *[[node - 1] for node in range(2, 8)], [7, 8]],
+        value_bytes=[1, *[draw.choice([1, 4, 12]) for _ in range(9)]],
+        per_byte=[[0.01 if one // 2 == other // 2 else 0.3 for other in range(4)] for one in range(4)],
+    )
+    portfolio, orders = Portfolio(problem, asked()), program_orders(problem, bundles_of(problem))
+    in_orders = [reordered(problem, order, bundles_of(problem)) for order in orders]
+    offer_other_orders(portfolio)
+    assert portfolio.best is not None
+    assert portfolio.best.value == pytest.approx(
+        min(value_of(one, layout, Objective.THROUGHPUT) for one in in_orders for layout in all_contiguous(one))
+    )
+
+
+def test_cheap_nodes_run_as_soon_as_they_can_in_one_order() -> None:
+    """Shares of one value, each taken just before what is done with it, are taken first."""
+    reads = [[0], *[reads for share in range(3) for reads in ([1], [2 + 2 * share])], [3, 5, 7]]
+    problem = problem_of(compute_seconds=[[1.0, *[1e-4, 1.0] * 3, 1.0]] * 2, reads=reads, value_bytes=[1] * 9)
+    orders = [order.tolist() for order in program_orders(problem, bundles_of(problem))]
+    assert [0, 1, 3, 5, 2, 4, 6, 7] in orders
 
 
 def test_lone_batch_stays_on_the_fastest_device() -> None:

@@ -129,5 +129,5 @@ def test_tables_have_an_end_where_stages_are_long(
     assert (fine.positions.size == num_nodes + 1) is every_cut
     numbers = sum(table.size for table in (fine.entering, fine.leaving, fine.loads))
     assert numbers <= (1.1 * most if every_cut else unlimited)
-    assert fine.positions.size > coarse.positions.size
+    assert np.setdiff1d(fine.positions, coarse.positions).size
     assert (fine.border[[0, -1]] != NOT_A_BORDER).all()
