@@ -321,6 +321,15 @@ class PartitionProblem:
 
     def backward_seconds(self, *, recomputed: bool, is_split: bool = False) -> Floats:
         """[d, n] seconds of the backward pass, with or without a forward pass before it; infinite where that is."""
+        if (recomputed, is_split) not in self._backward:
+            self._backward[recomputed, is_split] = self._backward_seconds(recomputed, is_split)
+        return self._backward[recomputed, is_split]
+
+    @cached_property
+    def _backward(self) -> dict[tuple[bool, bool], Floats]:
+        return {}
+
+    def _backward_seconds(self, recomputed: bool, is_split: bool) -> Floats:
         if self.training is None:
             return np.zeros_like(self.compute_seconds)
         ratio = self.split_ratio if is_split else self.backward_ratio

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,26 +68,28 @@ def _bundles(component: Integers, tails: Integers, heads: Integers) -> Bundles:
     )
 
 
-def program_orders(problem: PartitionProblem, bundles: Bundles) -> list[Integers]:
-    """Distinct orders of the nodes: that of the program with cheap bundles as soon as they can run (an expert's share
-    of the tokens, which is a quarter of what it is taken from), deep first both ways, from the end, where each bundle
-    stands just before what first needs it, and least live bytes. O(n log n) each."""
-    reach = _bytes_freed(problem, bundles)
+def program_orders(problem: PartitionProblem, bundles: Bundles) -> Iterator[Integers]:
+    """Distinct orders of the nodes, other than the program's own. O(n log n) each."""
+    told = {np.arange(problem.num_nodes).tobytes()}
+    for order in _orders_of_bundles(problem, bundles):
+        nodes = np.array([node for bundle in order for node in bundles.members[bundle]], dtype=np.int64)
+        if nodes.tobytes() not in told:
+            told.add(nodes.tobytes())
+            yield nodes
+
+
+def _orders_of_bundles(problem: PartitionProblem, bundles: Bundles) -> Iterator[list[int]]:
+    """That of the program with cheap bundles as soon as they can run (an expert's share of the tokens, which is a
+    quarter of what it is taken from), deep first both ways, from the end, where each bundle stands just before what
+    first needs it, and least live bytes."""
     seconds = np.bincount(bundles.bundle_of_node, problem.work_seconds.min(axis=0), bundles.count)
     is_cheap = (seconds <= _CHEAP * seconds.sum() / problem.num_devices).tolist()
-    orders = [
-        least_by_turn(bundles.after, lambda bundle, turn: (not is_cheap[bundle], bundle)),
-        least_by_turn(bundles.after, lambda bundle, turn: (-turn, bundle)),
-        least_by_turn(bundles.after, lambda bundle, turn: (-turn, -bundle)),
-        least_by_turn(bundles.before, lambda bundle, turn: (-turn, -bundle))[::-1],
-        least_by_turn(bundles.after, lambda bundle, turn: (reach[bundle], -turn)),
-    ]
-    orders_of_nodes: dict[bytes, Integers] = {}
-    for order in orders:
-        nodes = np.array([node for bundle in order for node in bundles.members[bundle]], dtype=np.int64)
-        orders_of_nodes.setdefault(nodes.tobytes(), nodes)
-    orders_of_nodes.pop(np.arange(problem.num_nodes).tobytes(), None)
-    return list(orders_of_nodes.values())
+    yield least_by_turn(bundles.after, lambda bundle, turn: (not is_cheap[bundle], bundle))
+    yield least_by_turn(bundles.after, lambda bundle, turn: (-turn, bundle))
+    yield least_by_turn(bundles.after, lambda bundle, turn: (-turn, -bundle))
+    yield least_by_turn(bundles.before, lambda bundle, turn: (-turn, -bundle))[::-1]
+    reach = _bytes_freed(problem, bundles)
+    yield least_by_turn(bundles.after, lambda bundle, turn: (reach[bundle], -turn))
 
 
 def _bytes_freed(problem: PartitionProblem, bundles: Bundles) -> list[float]:

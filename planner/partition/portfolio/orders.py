@@ -7,6 +7,7 @@ there.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -47,7 +48,8 @@ def offer_other_orders(portfolio: Portfolio) -> None:
     own = () if _is_of_bottleneck(portfolio) else (request.objective,)
     # Segments know only bounds on what they exchange over unlike links.
     over_hosts = not (own or request.num_stages or problem.relay) and hosts_of(problem).count > 1
-    for order in program_orders(problem, bundles)[: int(MAX_REORDERED_NODES * request.effort) // problem.num_nodes]:
+    count = int(MAX_REORDERED_NODES * request.effort) // max(1, problem.num_nodes)
+    for order in islice(program_orders(problem, bundles), count):
         if portfolio.best is not None and request.out_of_time():
             return
         in_order = reordered(problem, order, bundles)
@@ -89,17 +91,20 @@ def _offer_best(portfolio: Portfolio, shared: OrderedPass, order: Integers, coun
 
 def _offer_windows(portfolio: Portfolio, in_order: PartitionProblem, order: Integers) -> None:
     """Both ends on one host are tried over the program order alone: over others they took ten seconds for 0.1 %."""
-    limit = portfolio.limit if portfolio.request.objective is Objective.THROUGHPUT else np.inf
-    for boundaries, devices in over_windows(in_order, limit, both_ends=False):
+    for boundaries, devices in over_windows(in_order, _limit(portfolio), both_ends=False):
         portfolio.offer(_in_order(boundaries, devices, order))
 
 
 def _offer_many_devices(portfolio: Portfolio, in_order: PartitionProblem, order: Integers) -> None:
-    limit = portfolio.limit if portfolio.request.objective is Objective.THROUGHPUT else np.inf
     positions = few_positions(in_order, OTHER_ORDERS_POSITIONS)
-    walks = over_many_devices(in_order, positions, limit=limit, num_stages=portfolio.request.num_stages)
+    walks = over_many_devices(in_order, positions, limit=_limit(portfolio), num_stages=portfolio.request.num_stages)
     for boundaries, devices in walks.layouts if walks is not None else ():
         portfolio.offer(_in_order(boundaries, devices, order))
+
+
+def _limit(portfolio: Portfolio) -> float:
+    """On the bottleneck of what is offered: of another objective's best nothing follows for it."""
+    return portfolio.limit if portfolio.request.objective is Objective.THROUGHPUT else np.inf
 
 
 def _in_order(boundaries: tuple[int, ...], devices: tuple[int, ...], order: Integers) -> Assignment:
