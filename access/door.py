@@ -93,8 +93,6 @@ class SlotWriter:
     ) -> list[bytes | memoryview]:
         """To be sent next. Its payloads lie in a slot, if there is one for them, and follow the message otherwise."""
         num_bytes = bytes_together(payloads)
-        if num_bytes < MIN_SLOT_BYTES:
-            return framed(sequence, message, payloads)
         slot = self.take(num_bytes, announce) if fits_beside_slot(len(message)) else None
         if slot is None:
             return framed(sequence, message, payloads)

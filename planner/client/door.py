@@ -162,8 +162,7 @@ class Passage:
         """Returns once the kernel has it all, or the worker. The message need not name the sequence."""
         outgoing = self._outgoing
         if outgoing is not None:
-            if outgoing.awaits_answer:
-                self._hear(outgoing)
+            self._hear(outgoing)
             buffers = outgoing.frame(sequence, message, payloads, partial(self._announce, timeout_seconds))
         else:
             buffers = framed(sequence, message, payloads)

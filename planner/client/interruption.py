@@ -68,6 +68,8 @@ class Interruption:
 
 
 _current: ContextVar[Interruption | None] = ContextVar("interruption", default=None)
+# One for all waits that nothing can interrupt.
+_NOTHING = contextlib.nullcontext()
 
 
 def pause(seconds: float) -> None:
@@ -79,18 +81,13 @@ def pause(seconds: float) -> None:
         interruption.pause(seconds)
 
 
-def can_be_interrupted() -> bool:
-    """What waits here may leave `interruptible` out where this is false."""
-    return _current.get() is not None
-
-
 def interruptible(end: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
     """Within it, an interruption calls `end` from its own thread; what that makes fail here is raised as Interrupted.
 
     `end` may be called after what it ends is over.
     """
     interruption = _current.get()
-    return contextlib.nullcontext() if interruption is None else interruption.ending(end)
+    return _NOTHING if interruption is None else interruption.ending(end)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from access.host import host_identity
 from access.ring import Ring
 from access.tickets import TICKET_KEY
 from planner.client.door import KeptMemory, Passage, SessionMemory
-from planner.client.interruption import can_be_interrupted, interruptible
+from planner.client.interruption import interruptible
 from planner.client.microbatches import Item, MessageReader, MessageWriter, Place, Scalar, read_response, request_bytes
 from planner.client.outputs import ChosenOutput
 from planner.client.status import error_from_rpc
@@ -182,10 +182,7 @@ class Session:
             return
         message, payloads = self._writer.message(items)
         try:
-            if can_be_interrupted():
-                with interruptible(self._interrupt):
-                    self._input.send(self._num_sent, message, payloads, self._deadline_seconds)
-            else:
+            with interruptible(self._interrupt):
                 self._input.send(self._num_sent, message, payloads, self._deadline_seconds)
         except OSError:
             # The daemon says why; nothing that follows can be understood.
@@ -199,10 +196,7 @@ class Session:
 
     def take(self) -> Arrival:
         """The next result, in the order of sending. Raises what ended the session, or Unavailable at the deadline."""
-        if can_be_interrupted():
-            with interruptible(self._interrupt):
-                sequence, arrival = self._next()
-        else:
+        with interruptible(self._interrupt):
             sequence, arrival = self._next()
         self._num_taken += 1
         if sequence != self._num_taken:
