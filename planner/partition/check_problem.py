@@ -72,6 +72,8 @@ def _check_lengths(problem: PartitionProblem) -> None:
     for field in ("node_backward_ratio", "node_split_ratio", "node_weight_share", "delivery_seconds"):
         if getattr(problem, field).size:
             _check_shape(field, getattr(problem, field).shape, (devices, nodes))
+    if problem.link_handover_seconds.size:
+        _check_shape("link_handover_seconds", problem.link_handover_seconds.shape, (devices, devices))
     labels = problem.labels
     for field, entries, size in (
         ("labels.nodes", labels.nodes, nodes),
@@ -126,7 +128,7 @@ def _check_links(problem: PartitionProblem) -> None:
             f"device {problem.labels.devices[device]!r}: memory_bytes is {memory_bytes}, needs 0 or more",
             device=problem.labels.devices[device],
         )
-    for field in ("link_latency_seconds", "link_seconds_per_byte"):
+    for field in ("link_latency_seconds", "link_seconds_per_byte", "link_handover_seconds"):
         links: Any = getattr(problem, field)
         wrong = np.argwhere(~((links >= 0) & (links <= MAX_SECONDS)))
         if wrong.size:

@@ -31,7 +31,14 @@ from planner.partition.objective import USUAL_WEIGHT_SHARE, Objective, PipelineS
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.recomputation.expansion import expanded
 from planner.partition.stage_bytes import NodesByStage, stage_bytes, state_holders
-from planner.partition.traffic import Exchange, Traffic, exchange_seconds, gradient_exchange_seconds, traffic
+from planner.partition.traffic import (
+    Exchange,
+    Traffic,
+    exchange_seconds,
+    gradient_exchange_seconds,
+    handovers,
+    traffic,
+)
 from planner.partition.training.memory import counted_microbatches, sum_seconds, tied_gradients
 from planner.partition.training.named_orders import device_orders
 from planner.partition.training.orders.best_order import best_order, quick_order
@@ -153,7 +160,7 @@ def _update_seconds(problem: PartitionProblem, assignment: Assignment, stages: S
         for device in np.flatnonzero(gradients)
     ]
     first, *others = dict.fromkeys(device for devices in assignment.devices_of_stage for device in devices)
-    latency = problem.link_latency_seconds
+    latency = problem.link_latency_seconds + problem.link_handover_seconds
     return seconds_after_passes(
         updates, agreement_seconds(latency[others, first].tolist(), latency[first, others].tolist())
     )
@@ -200,11 +207,23 @@ def _training_step(
     edges, gradient_edges = _edges(problem, flow)
     return TrainingStep(
         copies=assignment.devices_of_stage,
-        stages=tuple(costs),
+        stages=_with_handovers(problem, assignment, flow, costs),
         edges=tuple(edges),
         gradient_edges=tuple(gradient_edges),
         reductions=tuple(_reductions(problem, assignment, np.asarray(assignment.stage_of_node, dtype=np.int64))),
         microbatches=problem.training.microbatches,
+    )
+
+
+def _with_handovers(
+    problem: PartitionProblem, assignment: Assignment, flow: Traffic, costs: Sequence[StageSeconds]
+) -> tuple[StageSeconds, ...]:
+    if not problem.link_handover_seconds.any():
+        return tuple(costs)
+    of_stages = handovers(problem, flow.crossings, assignment.devices_of_stage)
+    return tuple(
+        replace(stage, handover=float(forward), gradients_handover=float(gradients))
+        for stage, forward, gradients in zip(costs, of_stages.forward, of_stages.gradients, strict=True)
     )
 
 
@@ -370,11 +389,11 @@ def _reductions(problem: PartitionProblem, assignment: Assignment, stage_of_node
 
 def _reduction(problem: PartitionProblem, devices: tuple[int, ...], size_bytes: int) -> Reduction:
     first, others = devices[0], list(devices[1:])
-    latency, per_byte = (
+    latency, per_byte, handover = (
         float(max(cost[first, others].max(), cost[others, first].max()))
-        for cost in (problem.link_latency_seconds, problem.link_seconds_per_byte)
+        for cost in (problem.link_latency_seconds, problem.link_seconds_per_byte, problem.link_handover_seconds)
     )
-    return Reduction(devices=devices, seconds=sum_seconds(size_bytes, len(devices), latency, per_byte))
+    return Reduction(devices=devices, seconds=sum_seconds(size_bytes, len(devices), latency, per_byte, handover))
 
 
 def _slowest(seconds: Floats, devices: Sequence[int], nodes: Integers) -> float:

@@ -59,7 +59,7 @@ def problem_from_graph(
     paths = tuple(node.module_path for node in graph.nodes)
     device_ids = tuple(device.id for device in inventory.devices)
     groups = joined_groups(no_cut_groups(graph), paths, together)
-    latency, per_byte = link_arrays(inventory, costs.sources)
+    latency, per_byte, handover = link_arrays(inventory, costs.sources)
     deliveries = _deliveries(costs)
     return PartitionProblem(
         compute_seconds=costs.seconds + deliveries,
@@ -89,6 +89,7 @@ def problem_from_graph(
         device_memory_rate=np.array([memory_bytes_per_second(device) for device in inventory.devices]),
         link_latency_seconds=latency,
         link_seconds_per_byte=per_byte,
+        link_handover_seconds=handover,
         relay=relay,
         microbatches_in_flight=microbatches_in_flight,
         labels=Labels(

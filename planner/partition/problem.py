@@ -50,7 +50,7 @@ _BY_DEVICE = (
     "node_split_ratio",
     "node_weight_share",
 )
-_BY_PAIR_OF_DEVICES = ("link_latency_seconds", "link_seconds_per_byte")
+_BY_PAIR_OF_DEVICES = ("link_latency_seconds", "link_seconds_per_byte", "link_handover_seconds")
 
 # Sums of bytes, times every microbatch in flight, have to stay exact in a float64.
 MAX_TOTAL_BYTES = 1 << 53
@@ -98,8 +98,10 @@ class PartitionProblem:
     two, as stages run it that give gradients back under a schedule that splits (nan: as a whole one),
     `node_weight_share` [d, n] what weights take of that (nan: half), `state_gradient_bytes` and `state_optimizer_bytes`
     [s] what a trained state holds besides itself, and `device_memory_rate` [d] at how many bytes per second a device
-    updates it.
-    Arrays that are left out say: no gradient, nothing fixed, nothing recomputable, deliveries and updates cost nothing.
+    updates it. `link_handover_seconds` [d, d] is how long the sender of a message is at it before a receiver that waits
+    can begin.
+    Arrays that are left out say: no gradient, nothing fixed, nothing recomputable, deliveries, updates and handovers
+    cost nothing.
 
     `node_recomputable` [n]: reads no parameter and gives the same wherever it runs, so that a later stage may run it
     again instead of receiving what it makes. `value_source` [v]: the value that it is a view of, one step back; -1 for
@@ -148,6 +150,7 @@ class PartitionProblem:
     node_recomputable: Booleans = field(default_factory=_no_flags)
     value_source: Integers = field(default_factory=_nothing)
     device_memory_rate: Floats = field(default_factory=lambda: np.zeros(0))
+    link_handover_seconds: Floats = field(default_factory=lambda: np.zeros((0, 0)))
 
     def __post_init__(self) -> None:
         check_seconds_shape(self.compute_seconds)
@@ -222,6 +225,8 @@ class PartitionProblem:
                 object.__setattr__(self, name, np.full(self.compute_seconds.shape, np.nan))
         if not self.device_memory_rate.size:
             object.__setattr__(self, "device_memory_rate", np.full(self.num_devices, np.inf))
+        if not self.link_handover_seconds.size:
+            object.__setattr__(self, "link_handover_seconds", np.zeros_like(self.link_latency_seconds))
         if not self.delivery_seconds.size:
             object.__setattr__(self, "delivery_seconds", np.zeros(self.compute_seconds.shape))
         fixed = np.flatnonzero(self.fixed_device != FREE)

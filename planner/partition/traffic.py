@@ -140,16 +140,37 @@ def gradient_exchange_seconds(
     return Exchange(received=mirrored.sent, sent=mirrored.received)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Handovers:
+    """[stages] how long after a pass receivers that wait for what it made can begin to receive, the longest."""
+
+    forward: Floats
+    gradients: Floats
+
+
+def handovers(problem: PartitionProblem, crossings: Crossings, devices_of_stage: Sequence[Sequence[int]]) -> Handovers:
+    [seconds] = _slowest([problem.link_handover_seconds], devices_of_stage)
+    forward, gradients = np.zeros(len(devices_of_stage)), np.zeros(len(devices_of_stage))
+    np.maximum.at(forward, crossings.sources, seconds[crossings.sources, crossings.targets])
+    crossings = _some(crossings, problem.value_gradient_bytes[crossings.values] > 0)
+    np.maximum.at(gradients, crossings.targets, seconds[crossings.targets, crossings.sources])
+    return Handovers(forward=forward, gradients=gradients)
+
+
 def slowest_links(problem: PartitionProblem, devices_of_stage: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
     """[stages, stages] latency and seconds per byte, the largest over the pairs of their copies."""
+    latency, per_byte = _slowest([problem.link_latency_seconds, problem.link_seconds_per_byte], devices_of_stage)
+    return latency, per_byte
+
+
+def _slowest(links: Sequence[Floats], devices_of_stage: Sequence[Sequence[int]]) -> list[Floats]:
     devices = np.array([device for copies in devices_of_stage for device in copies], dtype=np.int64)
     starts = np.cumsum([0, *(len(copies) for copies in devices_of_stage)])[:-1]
     pairs = np.ix_(devices, devices)
-    latency, per_byte = (
-        np.maximum.reduceat(np.maximum.reduceat(links[pairs], starts, axis=0), starts, axis=1)
-        for links in (problem.link_latency_seconds, problem.link_seconds_per_byte)
-    )
-    return latency, per_byte
+    return [
+        np.maximum.reduceat(np.maximum.reduceat(of_devices[pairs], starts, axis=0), starts, axis=1)
+        for of_devices in links
+    ]
 
 
 def _some(crossings: Crossings, mask: Booleans) -> Crossings:

@@ -54,7 +54,8 @@ def _headline(plan: Plan) -> Iterator[str]:
         yield f"seconds of {source.device_kind}: {source.text()}"
         if source.message_seconds is not None and len(plan.stages) > 1:
             ends = f"an end of a message between two {source.device_kind} of a host"
-            yield f"{ends}: {describe_seconds(source.message_seconds)}, as deliveries were measured"
+            in_turn = ", in steps one end after the other" if plan.step_seconds is not None else ""
+            yield f"{ends}: {describe_seconds(source.message_seconds)}, as deliveries were measured{in_turn}"
     yield from plan.shares_of_cores
     if plan.symbol_values:
         yield f"planned for {', '.join(f'{symbol} = {size}' for symbol, size in plan.symbol_values)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.cost.inventory import Inventory, LinkSpeed
-from planner.cost.messages import link_between
+from planner.cost.messages import handover_between, link_between
 from planner.cost.sources import CostSource
 from planner.graph.expression import Expression
 from planner.graph.ir import Dtype, ValueKind
@@ -180,6 +180,10 @@ class Plan:
     def link(self, source_id: str, target_id: str) -> LinkSpeed:
         """What a message between two devices was planned to take."""
         return link_between(self.inventory, self.cost_sources, source_id, target_id)
+
+    def handover_seconds(self, source_id: str, target_id: str) -> float:
+        """How long the sender of a message is at it before a device that waits for it can begin."""
+        return handover_between(self.inventory, self.cost_sources, source_id, target_id)
 
     @property
     def device_peak_bytes(self) -> dict[str, int]:

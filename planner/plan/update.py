@@ -29,9 +29,13 @@ def device_updates(plan: Plan) -> dict[str, UpdateSeconds]:
 def agreement(plan: Plan) -> float:
     """All devices with the first one, whatever they train."""
     first, *others = dict.fromkeys(device_id for stage in plan.stages for device_id in stage.device_ids)
+
+    def seconds(source_id: str, target_id: str) -> float:
+        return plan.handover_seconds(source_id, target_id) + plan.link(source_id, target_id).latency_seconds
+
     return agreement_seconds(
-        [plan.link(other, first).latency_seconds for other in others],
-        [plan.link(first, other).latency_seconds for other in others],
+        [seconds(other, first) for other in others],
+        [seconds(first, other) for other in others],
     )
 
 

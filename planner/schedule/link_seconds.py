@@ -16,12 +16,14 @@ from planner.plan.plan import Plan, StageEdge
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Messages:
-    """Of one microbatch, by stage, in seconds."""
+    """Of one microbatch, by stage, in seconds. `handover`: of `sent`, what a receiver that waits has to wait for."""
 
     received: float
     sent: float
     gradients_received: float
     gradients_sent: float
+    handover: float = 0.0
+    gradients_handover: float = 0.0
 
 
 def stage_messages(plan: Plan) -> tuple[Messages, ...]:
@@ -38,6 +40,8 @@ def stage_messages(plan: Plan) -> tuple[Messages, ...]:
             sent=_seconds(plan, leaving[stage], sizes, back=False),
             gradients_received=_seconds(plan, leaving[stage], sizes, back=True),
             gradients_sent=_seconds(plan, entering[stage], sizes, back=True),
+            handover=_handover(plan, leaving[stage], sizes, back=False),
+            gradients_handover=_handover(plan, entering[stage], sizes, back=True),
         )
         for stage in range(len(plan.stages))
     )
@@ -55,15 +59,15 @@ def reduction_seconds(plan: Plan, device_ids: Sequence[str], size_bytes: int) ->
     links = [plan.link(*ends) for other in others for ends in ((first, other), (other, first))]
     latency = max(link.latency_seconds for link in links)
     slowest = min(link.bytes_per_second for link in links)
-    return sum_seconds(size_bytes, len(device_ids), latency, 1.0 / slowest)
+    handover = max(plan.handover_seconds(*ends) for other in others for ends in ((first, other), (other, first)))
+    return sum_seconds(size_bytes, len(device_ids), latency, 1.0 / slowest, handover)
 
 
 def _seconds(plan: Plan, edges: Sequence[StageEdge], sizes: dict[int, int], *, back: bool) -> float:
     latency, seconds_of_value = 0.0, dict[int, float]()
     for edge in edges:
-        values = [value_id for value_id in edge.gradient_value_ids if sizes[value_id]] if back else edge.value_ids
-        ends = product(plan.stages[edge.source_stage].device_ids, plan.stages[edge.target_stage].device_ids)
-        links = [plan.link(*((b, a) if back else (a, b))) for a, b in ends if a != b]
+        values = _values(edge, sizes, back=back)
+        links = [plan.link(*ends) for ends in _ends(plan, edge, back=back)]
         if not values or not links:
             continue
         latency = max(latency, *(link.latency_seconds for link in links))
@@ -71,3 +75,21 @@ def _seconds(plan: Plan, edges: Sequence[StageEdge], sizes: dict[int, int], *, b
         for value_id in values:
             seconds_of_value[value_id] = max(seconds_of_value.get(value_id, 0.0), sizes[value_id] / rate)
     return latency + sum(seconds_of_value.values())
+
+
+def _handover(plan: Plan, edges: Sequence[StageEdge], sizes: dict[int, int], *, back: bool) -> float:
+    carrying = (edge for edge in edges if _values(edge, sizes, back=back))
+    return max(
+        (plan.handover_seconds(*ends) for edge in carrying for ends in _ends(plan, edge, back=back)), default=0.0
+    )
+
+
+def _values(edge: StageEdge, sizes: dict[int, int], *, back: bool) -> Sequence[int]:
+    """What crosses in that direction."""
+    return [value_id for value_id in edge.gradient_value_ids if sizes[value_id]] if back else edge.value_ids
+
+
+def _ends(plan: Plan, edge: StageEdge, *, back: bool) -> list[tuple[str, str]]:
+    """Each copy that sends with each that receives, where these are two devices."""
+    pairs = product(plan.stages[edge.source_stage].device_ids, plan.stages[edge.target_stage].device_ids)
+    return [(b, a) if back else (a, b) for a, b in pairs if a != b]

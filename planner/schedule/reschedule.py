@@ -45,6 +45,8 @@ def _training_step(plan: Plan, microbatches: int) -> TrainingStep:
                 sent=messages.sent,
                 gradients_received=messages.gradients_received,
                 gradients_sent=messages.gradients_sent,
+                handover=messages.handover,
+                gradients_handover=messages.gradients_handover,
             )
             for stage, messages in zip(plan.stages, stage_messages(plan), strict=True)
         ),

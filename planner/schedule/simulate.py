@@ -1,7 +1,8 @@
 """Runs a schedule on a plan's inventory in simulated time: which device does what when, and where it waits.
 
 Devices and links are the resources. A message occupies its sender from the end of the pass that made it, streams over
-its link, and occupies its receiver from when that is free, so that an idle receiver is done when the sender is. A
+its link, and occupies its receiver from when that is free, so that an idle receiver is done when the sender is; in
+training steps so long later as the sender takes to hand it over. A
 device does one thing at a time; deliveries from and to clients come before the forward pass. In inference the stages
 that share one run each microbatch in their own order, so that no rounding decides which is first, and different
 microbatches in the order in which they become ready. Ties go to the earlier stage: the same schedule gives the same
@@ -41,7 +42,7 @@ def simulate(plan: Plan, schedule: Schedule | TrainingSchedule, *, microbatches:
                 f"simulate: {microbatches} microbatches, and the training schedule is of {schedule.microbatches}; plan "
                 f"with training.microbatches={microbatches} to simulate so many"
             )
-        engine = _Engine(plan, step_blocks(schedule), microbatches)
+        engine = _Engine(plan, step_blocks(schedule), microbatches, hands_over=True)
         engine.run()
         engine.reduce()
         engine.update()
@@ -63,9 +64,9 @@ _Signal = tuple[_Kind, int, int]
 class _Engine:
     """Takes, again and again, the block that can start first; nothing that becomes ready later can start earlier."""
 
-    def __init__(self, plan: Plan, queues: Sequence[Queue], microbatches: int) -> None:
+    def __init__(self, plan: Plan, queues: Sequence[Queue], microbatches: int, *, hands_over: bool = False) -> None:
         self._plan, self._queues, self._microbatches = plan, queues, microbatches
-        self._messages = stage_messages(plan)
+        self._messages, self._hands_over = stage_messages(plan), hands_over
         self._gradient_bytes = gradient_bytes(plan)
         self._free = {queue.device_id: 0.0 for queue in queues}
         self._position = [0] * len(queues)
@@ -140,7 +141,8 @@ class _Engine:
         at = self._spend(device_id, block.activity, block, at, compute)
         if forward:
             self._outputs[block.microbatch] = max(self._outputs[block.microbatch], at)
-        woken = self._give(_messages(block, block.sends), at)
+        handover = _handover(costs, block) if self._hands_over else 0.0
+        woken = self._give(_messages(block, block.sends), at + handover)
         for edge in block.sends:
             self._put_on_link(edge, block, at)
         self._free[device_id] = self._ended[queue] = self._spend(device_id, send, block, at, out)
@@ -253,6 +255,12 @@ def _backward_messages(costs: Messages, block: Block) -> tuple[float, float]:
     if block.activity is Activity.BACKWARD_WEIGHT:
         return 0.0, 0.0
     return costs.gradients_received, costs.gradients_sent
+
+
+def _handover(costs: Messages, block: Block) -> float:
+    if block.activity is Activity.FORWARD:
+        return costs.handover
+    return costs.gradients_handover if block.activity is not Activity.BACKWARD_WEIGHT else 0.0
 
 
 def _links(transfers: Sequence[Transfer]) -> tuple[LinkTime, ...]:

@@ -55,12 +55,18 @@ def counted_microbatches(orders: Mapping[int, Sequence[Step]], num_stages: int) 
     return most
 
 
-def sum_seconds(size_bytes: int, num_holders: int, latency_seconds: float, seconds_per_byte: float) -> float:
+def sum_seconds(
+    size_bytes: int,
+    num_holders: int,
+    latency_seconds: float,
+    seconds_per_byte: float,
+    handover_seconds: float = 0.0,
+) -> float:
     """Gradients of so many bytes gather on the first holder, one message after the other, and their sum goes back to
-    each, over the slowest of their links; 0 for a lone one."""
+    each, over the slowest of their links, the first of each way handed over; 0 for a lone one."""
     if num_holders < 2 or not size_bytes:
         return 0.0
-    return 2 * (num_holders - 1) * (latency_seconds + size_bytes * seconds_per_byte)
+    return 2 * (handover_seconds + (num_holders - 1) * (latency_seconds + size_bytes * seconds_per_byte))
 
 
 def tied_gradients(holders: Iterable[tuple[int, int]]) -> dict[int, tuple[int, ...]]:

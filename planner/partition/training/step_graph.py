@@ -2,8 +2,8 @@
 
 Pass (kind, stage, microbatch) has the number (kind x stages + stage) x microbatches + microbatch: forward, backward (or
 backward for inputs, where it is split), backward for weights. It keeps its device from its first receive to its last
-send. An arc says how long after one pass began another may begin: what a pass makes is there when it has computed,
-before it is sent.
+send. An arc says how long after one pass began another may begin: what a pass makes is there when it has computed and
+been handed over, before all of it is sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from planner.partition.training.pipeline_order import Pass, Step
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSeconds:
     """Of one microbatch. What is received and sent backward are gradients. Where backward passes are split, weights
-    take `weight_share` of `backward`."""
+    take `weight_share` of `backward`. `handover` is the part of `sent` that a receiver which waits has to wait for."""
 
     forward: float
     backward: float
@@ -32,6 +32,8 @@ class StageSeconds:
     gradients_received: float
     gradients_sent: float
     weight_share: float = USUAL_WEIGHT_SHARE
+    handover: float = 0.0
+    gradients_handover: float = 0.0
 
     @property
     def weight_gradients(self) -> float:
@@ -65,7 +67,7 @@ class TrainingStep:
 
 class Jobs(NamedTuple):
     """Arrays by pass [p], as compiled code takes them: the rank of its `device` in `device_ids`, the `seconds` that it
-    takes there, and those until what it makes is there (`lag`).
+    takes there, and those until what it makes is handed over (`lag`).
 
     `arcs_into` [p + 1] and `arcs_from` [p + 1] are where a pass's arcs begin: those to it have a source each, those
     from it a target; whatever an arc leads to begins its delay after its source at the earliest. `closing` [d]: seconds
@@ -177,11 +179,12 @@ def step_graph(step: TrainingStep, *, split: bool, most_kept: Sequence[int] = ()
 
 
 def _durations(stage: StageSeconds, *, split: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """By kind of pass: seconds on the device, and seconds until what it makes is there."""
+    """By kind of pass: seconds on the device, and seconds until what it makes is handed over."""
     forward = stage.received + stage.forward
     backward = stage.gradients_received + (stage.input_gradients if split else stage.backward)
     weights = (stage.weight_gradients,) if split else ()
-    return (forward + stage.sent, backward + stage.gradients_sent, *weights), (forward, backward, *weights)
+    handed_over = forward + stage.handover, backward + stage.gradients_handover
+    return (forward + stage.sent, backward + stage.gradients_sent, *weights), (*handed_over, *weights)
 
 
 class _ArcList:

@@ -1,8 +1,8 @@
 """Seconds of one training step: the longest path through its passes and messages, exact for stages that are uneven.
 
 A stage takes what enters, runs, and sends what leaves; backward it does the same with gradients. All of that occupies
-its device. A message streams: its receiver may begin as soon as its sender has, if it is free, and is done no sooner
-than `received` seconds later. Copies of a stage count as the slowest of them.
+its device. A message streams: its receiver may begin as soon as its sender has handed it over, if it is free, and is
+done no sooner than `received` seconds later. Copies of a stage count as the slowest of them.
 
 The loops are compiled. There `sequence` holds the passes of one device after another, `begin` [d + 1] where each
 device's start. Linear in the passes and the arcs.

@@ -30,7 +30,8 @@ def update_seconds(gradient_bytes: int, optimizer_bytes: int, memory_bytes_per_s
 
 
 def agreement_seconds(to_first: Collection[float], from_first: Collection[float]) -> float:
-    """Latencies of the links between the first device and each other one; no others: nothing to agree on."""
+    """Of a message from each other device to the first, and back, to a receiver that waits; no others: nothing to agree
+    on."""
     return max(to_first, default=0.0) + max(from_first, default=0.0)
 
 

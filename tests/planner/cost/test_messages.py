@@ -10,7 +10,7 @@ import pytest
 from planner.cost.inventory import DEFAULT_LINK, Device, Inventory, LinkSpeed
 from planner.cost.link_arrays import link_arrays
 from planner.cost.measured import Delivery, MeasuredTimes
-from planner.cost.messages import MOST_MESSAGE_SECONDS, link_between, message_seconds
+from planner.cost.messages import MOST_MESSAGE_SECONDS, handover_between, link_between, message_seconds
 from planner.cost.sources import CostSource, RateSource
 from planner.partition.objective import Training
 from planner.plan.explain import explain
@@ -84,6 +84,9 @@ def test_cpus_of_a_host_whose_link_nobody_gave_take_what_was_measured(
     link = link_between(INVENTORY, SOURCES, source_id, target_id)
     assert link.latency_seconds == seconds
     assert link.bytes_per_second == (GIVEN if seconds == GIVEN.latency_seconds else DEFAULT_LINK).bytes_per_second
+    # Of a measured message one end follows the other; given and usual ones are on their way once.
+    is_measured = seconds in (MEASURED, SLOWER)
+    assert handover_between(INVENTORY, SOURCES, source_id, target_id) == (seconds if is_measured else 0.0)
 
 
 def test_a_default_that_somebody_gave_stays() -> None:
@@ -94,14 +97,15 @@ def test_a_default_that_somebody_gave_stays() -> None:
 @pytest.mark.parametrize("default_link", [DEFAULT_LINK, GIVEN])
 def test_arrays_hold_each_pair(default_link: LinkSpeed) -> None:
     inventory = replace(INVENTORY, default_link=default_link)
-    latency, per_byte = link_arrays(inventory, SOURCES)
+    latency, per_byte, handover = link_arrays(inventory, SOURCES)
     ids = [one.id for one in inventory.devices]
     for at, first in enumerate(ids):
         for other, second in enumerate(ids):
             link = link_between(inventory, SOURCES, first, second)
-            speed = (latency[at, other], per_byte[at, other])
-            expected = (0.0, 0.0) if first == second else (link.latency_seconds, 1 / link.bytes_per_second)
-            np.testing.assert_allclose(speed, expected)
+            speed = (latency[at, other], per_byte[at, other], handover[at, other])
+            between = handover_between(inventory, SOURCES, first, second)
+            expected = (link.latency_seconds, 1 / link.bytes_per_second, between)
+            np.testing.assert_allclose(speed, (0.0, 0.0, 0.0) if first == second else expected)
 
 
 def planned(delivery: Delivery | None, training: Training | None = None) -> Plan:
@@ -123,5 +127,6 @@ def test_plans_count_it_where_their_simulations_do_and_say_it() -> None:
             assert more == pytest.approx(directions * 150e-6, rel=2e-2)
         if training is not None:
             assert after.step_seconds == pytest.approx(predict(after).makespan_seconds)
-        assert any("an end of a message between two cpu of a host: 20" in line for line in explain(after))
+        [line] = [line for line in explain(after) if "an end of a message between two cpu of a host: 20" in line]
+        assert line.endswith(", in steps one end after the other") is (training is not None)
         assert not any("an end of a message" in line for line in explain(before))

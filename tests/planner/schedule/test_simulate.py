@@ -11,7 +11,8 @@ from itertools import pairwise
 
 import pytest
 
-from planner.cost.inventory import Device, Inventory, LinkSpeed
+from planner.cost.inventory import DEFAULT_LINK, Device, Inventory, LinkSpeed
+from planner.cost.sources import CostSource, RateSource
 from planner.errors import OptionsError
 from planner.partition.objective import NAMED_SCHEDULES, PipelineSchedule, Training
 from planner.plan.invariants.seconds import check_seconds
@@ -74,6 +75,34 @@ def test_gradients_pay_for_their_way_back() -> None:
     simulation = step(chain_plan([1.0, 1.0], microbatches=1, transfer_seconds=0.25))
     assert simulation.makespan_seconds == 1 + 0.25 + 1 + 2 + 0.25 + 2
     assert [transfer.is_gradient for transfer in simulation.transfers] == [False, True]
+
+
+def measured(plan: Plan, seconds: float) -> Plan:
+    """With messages that were measured to take so long at each end; their 48 bytes take some nanoseconds."""
+    source = CostSource(
+        device_kind="cpu", num_measured=1, num_nodes=1, rates=RateSource.ROOFLINE, message_seconds=seconds
+    )
+    inventory = replace(plan.inventory, default_link=DEFAULT_LINK)
+    return replace(plan, cost_sources=(source,), inventory=inventory)
+
+
+def test_of_a_measured_message_the_receiver_takes_its_end_behind_the_senders() -> None:
+    plan = chain_plan([1.0, 2.0], ZERO_BUBBLE, microbatches=1)
+    events = {(e.device_id, e.activity): (e.start_seconds, e.end_seconds) for e in step(measured(plan, 0.25)).events}
+    assert events["d0", Activity.SEND] == pytest.approx((1.0, 1.25))
+    assert events["d1", Activity.RECEIVE] == pytest.approx((1.25, 1.5))
+    assert events["d1", Activity.SEND_GRADIENT] == pytest.approx((5.5, 5.75))
+    assert events["d0", Activity.RECEIVE_GRADIENT] == pytest.approx((5.75, 6.0))
+    assert events["d0", Activity.BACKWARD_WEIGHT] == pytest.approx((7.0, 8.0))
+
+
+def test_a_busy_receiver_does_not_wait_for_a_handover() -> None:
+    """Three microbatches forward keep the second device busy all the time once it has the first."""
+    plan = measured(chain_plan([1.0, 4.0], GPIPE, microbatches=3), 0.25)
+    received = [e for e in step(plan).events if e.activity is Activity.RECEIVE]
+    assert [(e.start_seconds, e.end_seconds) for e in received] == [
+        pytest.approx(span) for span in ((1.25, 1.5), (5.5, 5.75), (9.75, 10.0))
+    ]
 
 
 def test_every_event_and_transfer_of_a_step_by_hand() -> None:

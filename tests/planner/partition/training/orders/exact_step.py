@@ -101,6 +101,10 @@ class _Search:
             return stage.received + stage.forward
         return stage.gradients_received + stage.input_gradients
 
+    def _handover(self, one: _Pass) -> float:
+        stage = self._step.stages[one[1]]
+        return stage.handover if one[0] == FORWARD else stage.gradients_handover
+
     def _earliest(self, one: _Pass, begun: dict[_Pass, float]) -> float | None:
         kind, stage, k = one
         copies = len(self._step.copies[stage])
@@ -118,7 +122,7 @@ class _Search:
         if any(other not in begun for other in (*done, *told)):
             return None
         ends = [begun[other] + self._seconds(other) for other in done]
-        return max([0.0, *ends, *(begun[other] + self._computed(other) for other in told)])
+        return max([0.0, *ends, *(begun[other] + self._computed(other) + self._handover(other) for other in told)])
 
     def _end(self, free: dict[int, float]) -> float:
         free = dict(free)

@@ -21,6 +21,7 @@ def random_step(
         if rng.random() < 0.1:
             edges.add((source, int(rng.integers(source + 2, count))))
     spread, message, ratio = rng.choice([0.05, 0.3, 0.8]), rng.choice([0.0, 0.05, 0.2]), rng.uniform(1, 3)
+    hands_over = rng.choice([0.0, 0.5])
     stages = []
     for stage, forward in enumerate(np.exp(rng.normal(0, spread, count)).tolist()):
         received = message * rng.random() if stage and copies[stage] != copies[stage - 1] else 0.0
@@ -34,6 +35,8 @@ def random_step(
                 sent=sent,
                 gradients_received=sent,
                 gradients_sent=received,
+                handover=sent * hands_over,
+                gradients_handover=received * hands_over,
             )
         )
     step = TrainingStep(
