@@ -138,6 +138,7 @@ class ProfileCalls:
             calibration=facts.calibration,
             created_at=datetime.now(UTC),
             delivery=times.delivery,
+            update=times.update,
             num_threads=times.num_threads,
         )
         async with self._database.session() as session:

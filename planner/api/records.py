@@ -16,7 +16,7 @@ from planner.store.operations import OperationState, PlanOperation
 from planner.store.plans import PlanSummary
 from planner.store.profiles import Profile, ProfileRecord
 from planner.wire.inventory import inventory_to_proto
-from planner.wire.profiles import calibration_to_proto, delivery_to_proto, node_times_to_proto
+from planner.wire.profiles import calibration_to_proto, delivery_to_proto, node_times_to_proto, update_to_proto
 from protos.v1 import graph_pb2, planner_pb2
 
 MAX_NAME_CHARACTERS = 200
@@ -127,6 +127,7 @@ def profile_record_to_proto(record: ProfileRecord) -> planner_pb2.ProfileRecord:
         calibration=calibration_to_proto(record.calibration) if record.calibration else None,
         created_at=timestamp(record.created_at),
         delivery=delivery_to_proto(record.delivery),
+        update=update_to_proto(record.update),
         num_threads=record.num_threads,
     )
 

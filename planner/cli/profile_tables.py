@@ -30,9 +30,9 @@ def profiles_table(profiles: Iterable[ProfileRecord]) -> Table:
 
 
 def profile_table(profile: Profile) -> RenderableType:
-    """The record, a line for what deliveries cost, and one for each node without a time."""
+    """The record, a line for what deliveries cost, one for updates of states, and one for each node without a time."""
     unmeasured = [Text(f"node {node} has no time: {reason}") for node, reason in profile.unmeasured]
-    return Group(profiles_table([profile.record]), *_delivery(profile.record), *unmeasured)
+    return Group(profiles_table([profile.record]), *_delivery(profile.record), *_update(profile.record), *unmeasured)
 
 
 def _delivery(profile: ProfileRecord) -> Iterator[Text]:
@@ -41,6 +41,12 @@ def _delivery(profile: ProfileRecord) -> Iterator[Text]:
         yield Text(
             f"a client's inputs take {format_seconds(input_seconds)}, its outputs {format_seconds(output_seconds)}"
         )
+
+
+def _update(profile: ProfileRecord) -> Iterator[Text]:
+    if profile.update is not None:
+        norms, optimizer = profile.update.norm_seconds, profile.update.optimizer_seconds
+        yield Text(f"norms of all gradients take {format_seconds(norms)}, a step of SGD {format_seconds(optimizer)}")
 
 
 def _rates(profile: ProfileRecord) -> str:

@@ -13,7 +13,7 @@ from planner.graph.ir import WeightFile
 from planner.plan.plan import Plan
 from planner.wire.inventory import inventory_from_proto
 from planner.wire.plan import plan_from_proto
-from planner.wire.profiles import calibration_from_proto, delivery_from_proto, times_from_profile
+from planner.wire.profiles import calibration_from_proto, delivery_from_proto, times_from_profile, update_from_proto
 from protos.v1 import inventory_pb2, plan_pb2, planner_pb2
 
 
@@ -180,6 +180,7 @@ def profile_record_from_proto(message: planner_pb2.ProfileRecord) -> records.Pro
         calibration=fitted,
         created_at=time_from_proto(message.created_at),
         delivery=delivery_from_proto(message),
+        update=update_from_proto(message),
         num_threads=message.num_threads,
     )
 

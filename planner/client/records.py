@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from planner.cost.calibration import Calibration
 from planner.cost.inventory import Device, Inventory
-from planner.cost.measured import Delivery, MeasuredTimes
+from planner.cost.measured import Delivery, MeasuredTimes, StateUpdate
 from planner.graph.ir import WeightFile
 from planner.plan.plan import Plan
 
@@ -246,6 +246,7 @@ class ProfileRecord:
     created_at: datetime
     delivery: Delivery | None = None
     num_threads: int = 0
+    update: StateUpdate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

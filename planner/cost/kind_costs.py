@@ -17,6 +17,7 @@ from planner.cost.deliveries import measured_message, scaled_delivery
 from planner.cost.device_kinds import DeviceKind, device_kind
 from planner.cost.measured import NO_DELIVERY, Delivery, MeasuredTimes, check_fits, nearest, point_of
 from planner.cost.sources import RateSource
+from planner.cost.update_rates import UpdateRates, measured_rates
 from planner.cost.work import Floats, Work, graph_work
 from planner.graph.ir import Graph
 
@@ -31,7 +32,8 @@ class KindCosts:
     `delivery` is of the same profile as `measured`, and `has_own_threads` says that it was taken with the threads that
     a worker has, however many share the host.
 
-    `message_seconds`: see planner.cost.messages; None where deliveries were not measured.
+    `message_seconds`: see planner.cost.messages; None where deliveries were not measured. `update_rates`: see
+    planner.cost.update_rates.
 
     `measured_profile_ids` are of the times, `calibration_profile_ids` of the rates, where they are stored.
     """
@@ -44,6 +46,7 @@ class KindCosts:
     weight_share: Floats | None = None
     delivery: Delivery = NO_DELIVERY
     message_seconds: float | None = None
+    update_rates: UpdateRates | None = None
     scaled: bool = False
     has_own_threads: bool = False
     measured_profile_ids: tuple[str, ...] = ()
@@ -95,6 +98,7 @@ def kind_costs(
         split_ratio=_ratio(both, seconds[at]),
         weight_share=_ratio(weights, both),
         message_seconds=measured_message(graph, tables[at], works[at].shapes),
+        update_rates=measured_rates(graph, tables[at], works[at].shapes),
         delivery=scaled_delivery(graph, tables[at], works[at].shapes, work.shapes),
         scaled=scaled,
         has_own_threads=tables[at].num_threads > 0,

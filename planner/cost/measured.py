@@ -35,13 +35,27 @@ NO_DELIVERY = Delivery(input_seconds=0.0, output_seconds=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateUpdate:
+    """What ends a training step on a device that trains all states of the graph: reading the norms of their gradients,
+    and a step of SGD."""
+
+    norm_seconds: float
+    optimizer_seconds: float
+
+    def __post_init__(self) -> None:
+        for name in ("norm_seconds", "optimizer_seconds"):
+            if not 0.0 <= getattr(self, name) <= MAX_SECONDS:
+                raise InvalidArgument(f"update.{name} is {getattr(self, name)}, needs 0 to {MAX_SECONDS:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTimes:
     """`seconds` holds (node index, seconds) for the nodes that were measured, ascending; `backward_seconds` likewise,
     of the backward passes through some of them, and `split_seconds` of some of these (node index, seconds for what the
     node is given, seconds for weights) where they are run in two.
 
-    `delivery` is None where it was not measured. `num_threads` is how many an operator used on a CPU, where that many
-    were asked for: what a worker takes that has as many. 0: all that the device has.
+    `delivery` and `update` are None where they were not measured. `num_threads` is how many an operator used on a CPU,
+    where that many were asked for: what a worker takes that has as many. 0: all that the device has.
 
     `symbol_values` are dynamic dimensions by name, sorted; a symbol that is left out stood at its hint. `graph_id` is
     the graph's digest, empty where nobody has said. `source` says in words where the times are from. `profile_id` is
@@ -58,6 +72,7 @@ class MeasuredTimes:
     split_seconds: tuple[tuple[int, float, float], ...] = ()
     delivery: Delivery | None = None
     num_threads: int = 0
+    update: StateUpdate | None = None
 
     def __post_init__(self) -> None:
         for name, text in (("device_kind", self.device_kind), ("source", self.source)):

@@ -145,6 +145,8 @@ def _source(graph: Graph, name: str, kind: KindCosts, devices: Sequence[Device])
         num_nodes=len(graph.nodes),
         num_backward=0 if kind.backward_ratio is None else int(np.isfinite(kind.backward_ratio).sum()),
         message_seconds=kind.message_seconds,
+        norm_bytes_per_second=kind.update_rates.norms if kind.update_rates else None,
+        optimizer_bytes_per_second=kind.update_rates.optimizer if kind.update_rates else None,
         rates=RateSource.GIVEN if has_own_rates else kind.rate_source,
         scaled=kind.scaled,
         measured_profile_ids=kind.measured_profile_ids,

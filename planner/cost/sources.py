@@ -21,9 +21,10 @@ class CostSource:
     `scaled` if those were taken at other dimensions.
 
     `message_seconds`: what an end of an edge within a host takes beside its bytes, as the times say; see
-    planner.cost.messages. `measured_profile_ids` are the stored profiles of the graph that the times are from, newest
-    first. `calibration_profile_ids` are those that rates were fitted to; with given rates, only what a call costs is of
-    them.
+    planner.cost.messages. `norm_bytes_per_second` and `optimizer_bytes_per_second`: at what rates gradients' norms are
+    read and states updated, as measured; see planner.cost.update_rates. `measured_profile_ids` are the stored profiles
+    of the graph that the times are from, newest first. `calibration_profile_ids` are those that rates were fitted to;
+    with given rates, only what a call costs is of them.
     """
 
     device_kind: str
@@ -35,6 +36,8 @@ class CostSource:
     calibration_profile_ids: tuple[str, ...] = ()
     num_backward: int = 0
     message_seconds: float | None = None
+    norm_bytes_per_second: float | None = None
+    optimizer_bytes_per_second: float | None = None
 
     @property
     def profile_ids(self) -> tuple[str, ...]:

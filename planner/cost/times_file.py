@@ -6,6 +6,8 @@
      "source": "profiler run of 3 May",        optional: for people
      "delivery": {"input_seconds": 2.1e-4,     optional: of taking a microbatch's inputs from a client,
                   "output_seconds": 1.8e-4},   and of handing its outputs over
+     "update": {"norm_seconds": 3e-4,          optional: of the norms of all gradients at a training step's end,
+                "optimizer_seconds": 2e-4},    and of a step of SGD on all states
      "num_threads": 1,                         optional: of an operator, where a CPU's workers have as many each
      "times": [{"node": 0, "seconds": 1.2e-5},
                {"nodes": [4, 9, 14], "seconds": 3.1e-4,
@@ -25,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from planner.cost.measured import Delivery, MeasuredTimes, symbol_values_of
+from planner.cost.measured import Delivery, MeasuredTimes, StateUpdate, symbol_values_of
 from planner.errors import InvalidArgument
 
 MAX_NODE = 1 << 40
@@ -34,7 +36,8 @@ BACKWARD = "backward_seconds"
 # Both or neither, beside it: the same pass in two.
 SPLIT = ("input_gradient_seconds", "weight_gradient_seconds")
 DELIVERY_FIELDS = ("input_seconds", "output_seconds")
-FIELDS = ("graph_id", "device_kind", "symbol_values", "source", "delivery", "num_threads", "times")
+UPDATE_FIELDS = ("norm_seconds", "optimizer_seconds")
+FIELDS = ("graph_id", "device_kind", "symbol_values", "source", "delivery", "update", "num_threads", "times")
 
 
 def read_times(text: str | bytes) -> tuple[MeasuredTimes, ...]:
@@ -69,6 +72,7 @@ def _document(times: MeasuredTimes) -> dict[str, Any]:
         "symbol_values": dict(times.symbol_values),
         "source": times.source,
         **({} if times.delivery is None else {"delivery": asdict(times.delivery)}),
+        **({} if times.update is None else {"update": asdict(times.update)}),
         **({"num_threads": times.num_threads} if times.num_threads else {}),
         "times": [{"nodes": together, **dict(fields)} for fields, together in nodes.items()],
     }
@@ -105,6 +109,7 @@ def _table(where: str, content: object) -> MeasuredTimes:
             backward_seconds=tuple(sorted(backward.items())),
             split_seconds=tuple((node, *halves) for node, halves in sorted(split.items())),
             delivery=_delivery(f"{where}delivery", table["delivery"]) if "delivery" in table else None,
+            update=_update(f"{where}update", table["update"]) if "update" in table else None,
             num_threads=num_threads,
         )
     except InvalidArgument as error:
@@ -148,11 +153,18 @@ def _nodes(at: str, name: str, content: object) -> Iterable[int]:
 
 
 def _delivery(where: str, content: object) -> Delivery:
+    return Delivery(**_both(where, content, DELIVERY_FIELDS))
+
+
+def _update(where: str, content: object) -> StateUpdate:
+    return StateUpdate(**_both(where, content, UPDATE_FIELDS))
+
+
+def _both(where: str, content: object, names: tuple[str, str]) -> dict[str, float]:
     fields = _object(where, content)
-    if fields.keys() != set(DELIVERY_FIELDS):
-        raise InvalidArgument(f"{where}: has {sorted(fields)[:5]}, needs {' and '.join(DELIVERY_FIELDS)}")
-    seconds = {name: _seconds(f"{where}.{name}", fields[name]) for name in DELIVERY_FIELDS}
-    return Delivery(**seconds)
+    if fields.keys() != set(names):
+        raise InvalidArgument(f"{where}: has {sorted(fields)[:5]}, needs {' and '.join(names)}")
+    return {name: _seconds(f"{where}.{name}", fields[name]) for name in names}
 
 
 def _seconds(where: str, content: object) -> float:

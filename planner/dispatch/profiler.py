@@ -7,11 +7,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from access.files import WatchedCredentials
-from planner.cost.measured import Delivery, MeasuredTimes, symbol_values_of
+from planner.cost.measured import Delivery, MeasuredTimes, StateUpdate, symbol_values_of
 from planner.dispatch.daemon_client import CallDeadlines, DaemonCallFailed, DaemonClient
 from planner.errors import Cancelled, Conflict, GraphError, InvalidArgument, NotFound, PlannerError, Unavailable
 from planner.store.deployment_records import Daemon, Deployment, Failure
-from planner.wire.profiles import delivery_from_proto
+from planner.wire.profiles import delivery_from_proto, update_from_proto
 from protos.v1 import stage_daemon_pb2
 
 _ERRORS: Mapping[str, type[PlannerError]] = {
@@ -61,6 +61,7 @@ async def profile(
     split: dict[int, tuple[float, float]] = {}
     unmeasured: dict[int, str] = {}
     delivery: Delivery | None = None
+    update: StateUpdate | None = None
     num_threads = num_neighbours = 0
     try:
         async with aclosing(client.profile(request, timeout_seconds)) as responses:
@@ -77,6 +78,7 @@ async def profile(
                         split.update(dict.fromkeys(one.nodes, halves))
                 num_threads = response.num_threads or num_threads
                 num_neighbours = response.num_neighbours or num_neighbours
+                update = update_from_proto(response) or update
                 delivery = delivery_from_proto(response)
                 if delivery is None:
                     yield Step(num_done=response.num_done, num_distinct=response.num_distinct)
@@ -93,6 +95,7 @@ async def profile(
         backward_seconds=tuple(sorted(backward.items())),
         split_seconds=tuple((node, *halves) for node, halves in sorted(split.items())),
         delivery=delivery,
+        update=update,
         num_threads=request.num_threads,
     )
     yield Measured(times=times, unmeasured=tuple(sorted(unmeasured.items())))

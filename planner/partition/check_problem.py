@@ -65,7 +65,8 @@ def _check_lengths(problem: PartitionProblem) -> None:
         ("value_gradient_bytes", values),
         ("state_gradient_bytes", problem.state_bytes.size),
         ("state_optimizer_bytes", problem.state_bytes.size),
-        ("device_memory_rate", devices),
+        ("device_norm_rate", devices),
+        ("device_update_rate", devices),
     ):
         if getattr(problem, field).size:
             _check_shape(field, getattr(problem, field).shape, (size,))

@@ -156,7 +156,12 @@ def _update_seconds(problem: PartitionProblem, assignment: Assignment, stages: S
         gradients[list(devices)] += stage.gradient_bytes
         states[list(devices)] += stage.optimizer_bytes
     updates = [
-        update_seconds(int(gradients[device]), int(states[device]), float(problem.device_memory_rate[device]))
+        update_seconds(
+            int(gradients[device]),
+            int(states[device]),
+            float(problem.device_norm_rate[device]),
+            float(problem.device_update_rate[device]),
+        )
         for device in np.flatnonzero(gradients)
     ]
     first, *others = dict.fromkeys(device for devices in assignment.devices_of_stage for device in devices)

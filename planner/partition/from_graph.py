@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from planner.cost.device_kinds import memory_bytes_per_second
 from planner.cost.inventory import Inventory
 from planner.cost.link_arrays import link_arrays
 from planner.cost.roofline import NodeCosts
+from planner.cost.update_rates import update_rates
 from planner.errors import OptionsError
 from planner.graph.alias import no_cut_groups, storage_roots, storage_sources
 from planner.graph.gradients import values_with_gradient
@@ -61,6 +61,7 @@ def problem_from_graph(
     groups = joined_groups(no_cut_groups(graph), paths, together)
     latency, per_byte, handover = link_arrays(inventory, costs.sources)
     deliveries = _deliveries(costs)
+    update = [update_rates(device, costs.sources) for device in inventory.devices]
     return PartitionProblem(
         compute_seconds=costs.seconds + deliveries,
         delivery_seconds=deliveries,
@@ -86,7 +87,8 @@ def problem_from_graph(
         node_group=_node_group(groups, len(graph.nodes)),
         is_embedding=np.array([facts_of(node.operator.name).embedding for node in graph.nodes], dtype=np.bool_),
         device_memory_bytes=np.array([device.memory_bytes for device in inventory.devices], dtype=np.int64),
-        device_memory_rate=np.array([memory_bytes_per_second(device) for device in inventory.devices]),
+        device_norm_rate=np.array([rates.norms for rates in update]),
+        device_update_rate=np.array([rates.optimizer for rates in update]),
         link_latency_seconds=latency,
         link_seconds_per_byte=per_byte,
         link_handover_seconds=handover,

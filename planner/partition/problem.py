@@ -44,7 +44,8 @@ _BY_NODE = (
 _BY_DEVICE = (
     "compute_seconds",
     "device_memory_bytes",
-    "device_memory_rate",
+    "device_norm_rate",
+    "device_update_rate",
     "delivery_seconds",
     "node_backward_ratio",
     "node_split_ratio",
@@ -97,9 +98,9 @@ class PartitionProblem:
     backward pass over its forward pass's (nan: that of the training), `node_split_ratio` [d, n] the same of a pass in
     two, as stages run it that give gradients back under a schedule that splits (nan: as a whole one),
     `node_weight_share` [d, n] what weights take of that (nan: half), `state_gradient_bytes` and `state_optimizer_bytes`
-    [s] what a trained state holds besides itself, and `device_memory_rate` [d] at how many bytes per second a device
-    updates it. `link_handover_seconds` [d, d] is how long the sender of a message is at it before a receiver that waits
-    can begin.
+    [s] what a trained state holds besides itself, `device_norm_rate` and `device_update_rate` [d] at how many bytes per
+    second a device reads norms of gradients, and updates states. `link_handover_seconds` [d, d] is how long the sender
+    of a message is at it before a receiver that waits can begin.
     Arrays that are left out say: no gradient, nothing fixed, nothing recomputable, deliveries, updates and handovers
     cost nothing.
 
@@ -149,7 +150,8 @@ class PartitionProblem:
     state_optimizer_bytes: Integers = field(default_factory=_nothing)
     node_recomputable: Booleans = field(default_factory=_no_flags)
     value_source: Integers = field(default_factory=_nothing)
-    device_memory_rate: Floats = field(default_factory=lambda: np.zeros(0))
+    device_norm_rate: Floats = field(default_factory=lambda: np.zeros(0))
+    device_update_rate: Floats = field(default_factory=lambda: np.zeros(0))
     link_handover_seconds: Floats = field(default_factory=lambda: np.zeros((0, 0)))
 
     def __post_init__(self) -> None:
@@ -223,8 +225,9 @@ class PartitionProblem:
         for name in ("node_backward_ratio", "node_split_ratio", "node_weight_share"):
             if not getattr(self, name).size:
                 object.__setattr__(self, name, np.full(self.compute_seconds.shape, np.nan))
-        if not self.device_memory_rate.size:
-            object.__setattr__(self, "device_memory_rate", np.full(self.num_devices, np.inf))
+        for name in ("device_norm_rate", "device_update_rate"):
+            if not getattr(self, name).size:
+                object.__setattr__(self, name, np.full(self.num_devices, np.inf))
         if not self.link_handover_seconds.size:
             object.__setattr__(self, "link_handover_seconds", np.zeros_like(self.link_latency_seconds))
         if not self.delivery_seconds.size:

@@ -56,6 +56,12 @@ def _headline(plan: Plan) -> Iterator[str]:
             ends = f"an end of a message between two {source.device_kind} of a host"
             in_turn = ", in steps one end after the other" if plan.step_seconds is not None else ""
             yield f"{ends}: {describe_seconds(source.message_seconds)}, as deliveries were measured{in_turn}"
+        if source.norm_bytes_per_second and source.optimizer_bytes_per_second and plan.step_seconds is not None:
+            norms, states = (rate / 1e9 for rate in (source.norm_bytes_per_second, source.optimizer_bytes_per_second))
+            yield (
+                f"{source.device_kind} reads norms of gradients at {norms:.3g} GB/s and updates states at {states:.3g} "
+                "GB/s, as measured"
+            )
     yield from plan.shares_of_cores
     if plan.symbol_values:
         yield f"planned for {', '.join(f'{symbol} = {size}' for symbol, size in plan.symbol_values)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.cost.device_kinds import memory_bytes_per_second
+from planner.cost.update_rates import update_rates
 from planner.partition.training.update import (
     UpdateSeconds,
     agreement_seconds,
@@ -19,11 +19,12 @@ def device_updates(plan: Plan) -> dict[str, UpdateSeconds]:
         for device_id in stage.device_ids if stage.memory.gradient_bytes else ():
             gradients[device_id] = gradients.get(device_id, 0) + stage.memory.gradient_bytes
             states[device_id] = states.get(device_id, 0) + stage.memory.optimizer_bytes
-    return {
-        device.id: update_seconds(gradients[device.id], states[device.id], memory_bytes_per_second(device))
-        for device in plan.inventory.devices
-        if device.id in gradients
-    }
+    seconds = {}
+    for device in plan.inventory.devices:
+        if device.id in gradients:
+            rates = update_rates(device, plan.cost_sources)
+            seconds[device.id] = update_seconds(gradients[device.id], states[device.id], rates.norms, rates.optimizer)
+    return seconds
 
 
 def agreement(plan: Plan) -> float:

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner.cost.borrowed import named_rates, newest_rates
 from planner.cost.calibration import Calibration
 from planner.cost.device_kinds import DeviceKind
-from planner.cost.measured import Delivery, MeasuredTimes
+from planner.cost.measured import Delivery, MeasuredTimes, StateUpdate
 from planner.errors import NotFound
 from planner.plan.options import RatesFrom
 from planner.store.owners import forget_owners
@@ -38,6 +38,7 @@ class ProfileRecord:
     created_at: datetime
     delivery: Delivery | None = None
     num_threads: int = 0
+    update: StateUpdate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,8 @@ async def save_profile(session: AsyncSession, profile: Profile) -> None:
             input_seconds=record.delivery.input_seconds if record.delivery else None,
             output_seconds=record.delivery.output_seconds if record.delivery else None,
             num_threads=record.num_threads,
+            norm_seconds=record.update.norm_seconds if record.update else None,
+            optimizer_seconds=record.update.optimizer_seconds if record.update else None,
             created_at=record.created_at,
             **_calibration_columns(record.calibration),
         )
@@ -187,6 +190,7 @@ def _times(row: ProfileRow, nodes: Sequence[ProfileNodeRow]) -> MeasuredTimes:
             if one.input_gradient_seconds is not None and one.weight_gradient_seconds is not None
         ),
         delivery=_delivery(row),
+        update=_update(row),
         source=row.source,
         num_threads=row.num_threads,
     )
@@ -206,6 +210,7 @@ def _record(row: ProfileRow) -> ProfileRecord:
         created_at=row.created_at,
         delivery=_delivery(row),
         num_threads=row.num_threads,
+        update=_update(row),
     )
 
 
@@ -213,6 +218,12 @@ def _delivery(row: ProfileRow) -> Delivery | None:
     if row.input_seconds is None or row.output_seconds is None:
         return None
     return Delivery(input_seconds=row.input_seconds, output_seconds=row.output_seconds)
+
+
+def _update(row: ProfileRow) -> StateUpdate | None:
+    if row.norm_seconds is None or row.optimizer_seconds is None:
+        return None
+    return StateUpdate(norm_seconds=row.norm_seconds, optimizer_seconds=row.optimizer_seconds)
 
 
 def _pairs(content: list[Any]) -> tuple[tuple[str, int], ...]:

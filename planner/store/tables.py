@@ -335,6 +335,8 @@ class ProfileRow(Row):
     input_seconds: Mapped[float | None]
     output_seconds: Mapped[float | None]
     num_threads: Mapped[int] = mapped_column(server_default="0")
+    norm_seconds: Mapped[float | None]
+    optimizer_seconds: Mapped[float | None]
     num_fitted: Mapped[int]
     float64_flops_per_second: Mapped[float | None]
     float32_flops_per_second: Mapped[float | None]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from planner.cost.measured import MAX_SECONDS
 from planner.cost.sources import CostSource, RateSource
@@ -227,6 +228,8 @@ def _cost_source_to_proto(source: CostSource) -> plan_pb2.CostSource:
         measured_profile_ids=source.measured_profile_ids,
         calibration_profile_ids=source.calibration_profile_ids,
         message_seconds=source.message_seconds,
+        norm_bytes_per_second=source.norm_bytes_per_second,
+        optimizer_bytes_per_second=source.optimizer_bytes_per_second,
     )
 
 
@@ -245,7 +248,20 @@ def _cost_source_from_proto(message: plan_pb2.CostSource) -> CostSource:
         measured_profile_ids=tuple(message.measured_profile_ids),
         calibration_profile_ids=tuple(message.calibration_profile_ids),
         message_seconds=_message_seconds(message),
+        norm_bytes_per_second=_rate(message, "norm_bytes_per_second"),
+        optimizer_bytes_per_second=_rate(message, "optimizer_bytes_per_second"),
     )
+
+
+def _rate(
+    message: plan_pb2.CostSource, name: Literal["norm_bytes_per_second", "optimizer_bytes_per_second"]
+) -> float | None:
+    if not message.HasField(name):
+        return None
+    rate: float = getattr(message, name)
+    if not 0.0 < rate < math.inf:
+        raise InvalidArgument(f"{name} is {rate}, needs a finite number above 0")
+    return rate
 
 
 def _message_seconds(message: plan_pb2.CostSource) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from planner.cost.calibration import Calibration
 from planner.cost.device_kinds import DeviceKind
-from planner.cost.measured import Delivery, MeasuredTimes, symbol_values_of
+from planner.cost.measured import Delivery, MeasuredTimes, StateUpdate, symbol_values_of
 from planner.errors import InvalidArgument
 from protos.v1 import planner_pb2, stage_daemon_pb2
 
@@ -93,6 +93,21 @@ def delivery_from_proto(
     return Delivery(input_seconds=delivery.input_seconds, output_seconds=delivery.output_seconds)
 
 
+def update_to_proto(update: StateUpdate | None) -> planner_pb2.StateUpdate | None:
+    if update is None:
+        return None
+    return planner_pb2.StateUpdate(norm_seconds=update.norm_seconds, optimizer_seconds=update.optimizer_seconds)
+
+
+def update_from_proto(
+    message: planner_pb2.ProfileRecord | planner_pb2.ImportTimesRequest | stage_daemon_pb2.ProfileResponse,
+) -> StateUpdate | None:
+    """Of a message that may have one. Raises InvalidArgument for seconds that cannot be."""
+    if not message.HasField("update"):
+        return None
+    return StateUpdate(norm_seconds=message.update.norm_seconds, optimizer_seconds=message.update.optimizer_seconds)
+
+
 def import_to_proto(times: MeasuredTimes, graph_id: str) -> planner_pb2.ImportTimesRequest:
     return planner_pb2.ImportTimesRequest(
         graph_id=graph_id,
@@ -101,6 +116,7 @@ def import_to_proto(times: MeasuredTimes, graph_id: str) -> planner_pb2.ImportTi
         source=times.source,
         times=node_times_to_proto(times),
         delivery=delivery_to_proto(times.delivery),
+        update=update_to_proto(times.update),
         num_threads=times.num_threads,
     )
 
@@ -120,6 +136,7 @@ def times_from_import(message: planner_pb2.ImportTimesRequest, graph_id: str) ->
         backward_seconds=_backward_seconds(message.times),
         split_seconds=_split_seconds(message.times),
         delivery=delivery_from_proto(message),
+        update=update_from_proto(message),
         num_threads=message.num_threads,
     )
 
@@ -136,5 +153,6 @@ def times_from_profile(message: planner_pb2.Profile) -> MeasuredTimes:
         backward_seconds=_backward_seconds(message.times),
         split_seconds=_split_seconds(message.times),
         delivery=delivery_from_proto(record),
+        update=update_from_proto(record),
         num_threads=record.num_threads,
     )

@@ -739,6 +739,8 @@ class CostSource(google.protobuf.message.Message):
     CALIBRATION_PROFILE_IDS_FIELD_NUMBER: builtins.int
     NUM_BACKWARD_FIELD_NUMBER: builtins.int
     MESSAGE_SECONDS_FIELD_NUMBER: builtins.int
+    NORM_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
+    OPTIMIZER_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
     device_kind: builtins.str
     num_measured: builtins.int
     """Nodes whose times were measured on a device of the kind."""
@@ -753,6 +755,10 @@ class CostSource(google.protobuf.message.Message):
     """What an end of an edge between two of them on one host takes beside its bytes, as deliveries were measured. It counts
     where the inventory leaves links to the planner.
     """
+    norm_bytes_per_second: builtins.float
+    """Of gradients whose norms are read, as measured."""
+    optimizer_bytes_per_second: builtins.float
+    """Of what an optimizer reads and writes, as measured of SGD."""
     @property
     def measured_profile_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Profiles that the times are from, newest first; GetProfile has them until they are deleted or replaced."""
@@ -773,10 +779,17 @@ class CostSource(google.protobuf.message.Message):
         calibration_profile_ids: collections.abc.Iterable[builtins.str] | None = ...,
         num_backward: builtins.int = ...,
         message_seconds: builtins.float | None = ...,
+        norm_bytes_per_second: builtins.float | None = ...,
+        optimizer_bytes_per_second: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_message_seconds", b"_message_seconds", "message_seconds", b"message_seconds"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_message_seconds", b"_message_seconds", "calibration_profile_ids", b"calibration_profile_ids", "device_kind", b"device_kind", "measured_profile_ids", b"measured_profile_ids", "message_seconds", b"message_seconds", "num_backward", b"num_backward", "num_measured", b"num_measured", "num_nodes", b"num_nodes", "rates", b"rates", "scaled", b"scaled"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_message_seconds", b"_message_seconds", "_norm_bytes_per_second", b"_norm_bytes_per_second", "_optimizer_bytes_per_second", b"_optimizer_bytes_per_second", "message_seconds", b"message_seconds", "norm_bytes_per_second", b"norm_bytes_per_second", "optimizer_bytes_per_second", b"optimizer_bytes_per_second"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_message_seconds", b"_message_seconds", "_norm_bytes_per_second", b"_norm_bytes_per_second", "_optimizer_bytes_per_second", b"_optimizer_bytes_per_second", "calibration_profile_ids", b"calibration_profile_ids", "device_kind", b"device_kind", "measured_profile_ids", b"measured_profile_ids", "message_seconds", b"message_seconds", "norm_bytes_per_second", b"norm_bytes_per_second", "num_backward", b"num_backward", "num_measured", b"num_measured", "num_nodes", b"num_nodes", "optimizer_bytes_per_second", b"optimizer_bytes_per_second", "rates", b"rates", "scaled", b"scaled"]) -> None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_message_seconds", b"_message_seconds"]) -> typing.Literal["message_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_norm_bytes_per_second", b"_norm_bytes_per_second"]) -> typing.Literal["norm_bytes_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_optimizer_bytes_per_second", b"_optimizer_bytes_per_second"]) -> typing.Literal["optimizer_bytes_per_second"] | None: ...
 
 Global___CostSource: typing_extensions.TypeAlias = CostSource
 

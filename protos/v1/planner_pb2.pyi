@@ -1235,6 +1235,7 @@ class ProfileRecord(google.protobuf.message.Message):
     CREATED_AT_FIELD_NUMBER: builtins.int
     DELIVERY_FIELD_NUMBER: builtins.int
     NUM_THREADS_FIELD_NUMBER: builtins.int
+    UPDATE_FIELD_NUMBER: builtins.int
     id: builtins.str
     graph_id: builtins.str
     device_kind: builtins.str
@@ -1258,6 +1259,10 @@ class ProfileRecord(google.protobuf.message.Message):
     def delivery(self) -> Global___Delivery:
         """Absent where it was not measured."""
 
+    @property
+    def update(self) -> Global___StateUpdate:
+        """Absent where it was not measured."""
+
     def __init__(
         self,
         *,
@@ -1273,11 +1278,34 @@ class ProfileRecord(google.protobuf.message.Message):
         created_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         delivery: Global___Delivery | None = ...,
         num_threads: builtins.int = ...,
+        update: Global___StateUpdate | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["calibration", b"calibration", "created_at", b"created_at", "delivery", b"delivery"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["calibration", b"calibration", "created_at", b"created_at", "delivery", b"delivery", "device_kind", b"device_kind", "graph_id", b"graph_id", "id", b"id", "num_measured", b"num_measured", "num_nodes", b"num_nodes", "num_threads", b"num_threads", "source", b"source", "symbol_values", b"symbol_values", "total_seconds", b"total_seconds"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["calibration", b"calibration", "created_at", b"created_at", "delivery", b"delivery", "update", b"update"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["calibration", b"calibration", "created_at", b"created_at", "delivery", b"delivery", "device_kind", b"device_kind", "graph_id", b"graph_id", "id", b"id", "num_measured", b"num_measured", "num_nodes", b"num_nodes", "num_threads", b"num_threads", "source", b"source", "symbol_values", b"symbol_values", "total_seconds", b"total_seconds", "update", b"update"]) -> None: ...
 
 Global___ProfileRecord: typing_extensions.TypeAlias = ProfileRecord
+
+@typing.final
+class StateUpdate(google.protobuf.message.Message):
+    """What ends a training step on a device that trains all states of the graph."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NORM_SECONDS_FIELD_NUMBER: builtins.int
+    OPTIMIZER_SECONDS_FIELD_NUMBER: builtins.int
+    norm_seconds: builtins.float
+    """Of the norms of all gradients."""
+    optimizer_seconds: builtins.float
+    """Of a step of SGD."""
+    def __init__(
+        self,
+        *,
+        norm_seconds: builtins.float = ...,
+        optimizer_seconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["norm_seconds", b"norm_seconds", "optimizer_seconds", b"optimizer_seconds"]) -> None: ...
+
+Global___StateUpdate: typing_extensions.TypeAlias = StateUpdate
 
 @typing.final
 class Delivery(google.protobuf.message.Message):
@@ -1449,6 +1477,7 @@ class ImportTimesRequest(google.protobuf.message.Message):
     TIMES_FIELD_NUMBER: builtins.int
     DELIVERY_FIELD_NUMBER: builtins.int
     NUM_THREADS_FIELD_NUMBER: builtins.int
+    UPDATE_FIELD_NUMBER: builtins.int
     graph_id: builtins.str
     device_kind: builtins.str
     source: builtins.str
@@ -1464,6 +1493,10 @@ class ImportTimesRequest(google.protobuf.message.Message):
     def delivery(self) -> Global___Delivery:
         """Absent where it was not measured."""
 
+    @property
+    def update(self) -> Global___StateUpdate:
+        """Absent where it was not measured."""
+
     def __init__(
         self,
         *,
@@ -1474,9 +1507,10 @@ class ImportTimesRequest(google.protobuf.message.Message):
         times: collections.abc.Iterable[Global___NodeTime] | None = ...,
         delivery: Global___Delivery | None = ...,
         num_threads: builtins.int = ...,
+        update: Global___StateUpdate | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["delivery", b"delivery"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["delivery", b"delivery", "device_kind", b"device_kind", "graph_id", b"graph_id", "num_threads", b"num_threads", "source", b"source", "symbol_values", b"symbol_values", "times", b"times"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["delivery", b"delivery", "update", b"update"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["delivery", b"delivery", "device_kind", b"device_kind", "graph_id", b"graph_id", "num_threads", b"num_threads", "source", b"source", "symbol_values", b"symbol_values", "times", b"times", "update", b"update"]) -> None: ...
 
 Global___ImportTimesRequest: typing_extensions.TypeAlias = ImportTimesRequest
 

@@ -824,6 +824,7 @@ class ProfileResponse(google.protobuf.message.Message):
     DELIVERY_FIELD_NUMBER: builtins.int
     NUM_THREADS_FIELD_NUMBER: builtins.int
     NUM_NEIGHBOURS_FIELD_NUMBER: builtins.int
+    UPDATE_FIELD_NUMBER: builtins.int
     num_done: builtins.int
     """Distinct nodes: same operator, same shapes, dtypes, strides and constants, same context."""
     num_distinct: builtins.int
@@ -839,6 +840,10 @@ class ProfileResponse(google.protobuf.message.Message):
     def delivery(self) -> protos.v1.planner_pb2.Delivery:
         """From and to a client of the daemon's host. In the last message, and absent where it could not be measured."""
 
+    @property
+    def update(self) -> protos.v1.planner_pb2.StateUpdate:
+        """With backward passes, in one of the messages; absent where it could not be measured."""
+
     def __init__(
         self,
         *,
@@ -848,9 +853,10 @@ class ProfileResponse(google.protobuf.message.Message):
         delivery: protos.v1.planner_pb2.Delivery | None = ...,
         num_threads: builtins.int = ...,
         num_neighbours: builtins.int = ...,
+        update: protos.v1.planner_pb2.StateUpdate | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["delivery", b"delivery"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["delivery", b"delivery", "measured", b"measured", "num_distinct", b"num_distinct", "num_done", b"num_done", "num_neighbours", b"num_neighbours", "num_threads", b"num_threads"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["delivery", b"delivery", "update", b"update"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["delivery", b"delivery", "measured", b"measured", "num_distinct", b"num_distinct", "num_done", b"num_done", "num_neighbours", b"num_neighbours", "num_threads", b"num_threads", "update", b"update"]) -> None: ...
 
 Global___ProfileResponse: typing_extensions.TypeAlias = ProfileResponse
 

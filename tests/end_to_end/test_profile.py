@@ -20,6 +20,7 @@ from planner.cost.times_file import read_times
 from planner.errors import Conflict, InvalidArgument
 from planner.partition.objective import PipelineSchedule, Training
 from planner.plan.options import BalancedMode, PlanOptions, ShapeBucket
+from planner.plan.update import device_updates
 
 pytestmark = pytest.mark.services
 
@@ -153,6 +154,12 @@ def test_a_plan_for_training_is_made_of_measured_backward_passes(client: Planner
     assert 0 < len(times.backward_seconds) <= graph.num_nodes
     plan = client.create_plan(graph.id, training)
     assert plan.cost_sources[0].num_backward == len(times.backward_seconds)
+    assert (forward.update, both.update) == (None, times.update)
+    assert times.update is not None
+    assert min(times.update.norm_seconds, times.update.optimizer_seconds) > 0
+    assert plan.cost_sources[0].norm_bytes_per_second is not None
+    norms = sum(seconds.norms for seconds in device_updates(plan).values())
+    assert math.isclose(norms, times.update.norm_seconds)
     halves = {node: (inputs, weights) for node, inputs, weights in times.split_seconds}
     assert halves.keys() == dict(times.backward_seconds).keys()
     assert any(inputs and weights for inputs, weights in halves.values())

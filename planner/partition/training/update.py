@@ -1,8 +1,8 @@
 """What ends a training step once gradients are summed: their norms, which all devices agree on, and the optimizer.
 
-Norms and optimizers are arithmetic on all trained elements, and so as quick as the device's memory; no profile measures
-them. Between them each device sends its norms to the first one and waits for the answer, two small messages over the
-links.
+Norms and optimizers are arithmetic on all trained elements, and so as quick as a profile measured them, else as the
+device's memory. Between them each device sends its norms to the first one and waits for the answer, two small messages
+over the links.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ class UpdateSeconds:
         return self.norms + self.optimizer
 
 
-def update_seconds(gradient_bytes: int, optimizer_bytes: int, memory_bytes_per_second: float) -> UpdateSeconds:
+def update_seconds(
+    gradient_bytes: int, optimizer_bytes: int, norm_bytes_per_second: float, optimizer_bytes_per_second: float
+) -> UpdateSeconds:
     """Norms read each gradient. The optimizer reads it again, reads and writes its weight, and its own state."""
     return UpdateSeconds(
-        norms=gradient_bytes / memory_bytes_per_second,
-        optimizer=(3 * gradient_bytes + 2 * optimizer_bytes) / memory_bytes_per_second,
+        norms=gradient_bytes / norm_bytes_per_second,
+        optimizer=(3 * gradient_bytes + 2 * optimizer_bytes) / optimizer_bytes_per_second,
     )
 
 

@@ -27,7 +27,7 @@ from stage_daemon.runtime.training.optimizers import StageOptimizer
 from stage_daemon.runtime.training.passes import StagePass, beginning_of, packed
 from stage_daemon.runtime.training.records import OptimizerSettings, Reduction, Step, StepOutcome, TrainingLane
 from stage_daemon.runtime.training.stages import accumulating_stages
-from stage_daemon.runtime.training.weights import Weight, Weights
+from stage_daemon.runtime.training.weights import Weight, Weights, gradient_norms
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.header import BadHeader
 from stage_daemon.transport.parcel import Item, MicrobatchFailure
@@ -315,21 +315,9 @@ class StepInterpreter:
 
     def _own_norms(self) -> tuple[Item, ...]:
         """(norms, positions, whether some are of float64, whether all losses are finite) of this device."""
-        positioned_norms = []
-        for weight in self._weights.all:
-            gradient = weight.parameter.grad
-            if gradient is not None:
-                if self._step.loss_scale != 1.0:
-                    gradient.mul_(1.0 / self._step.loss_scale)
-                positioned_norms.append((weight.position, torch.linalg.vector_norm(gradient.detach())))
-        norms = (
-            torch.stack([norm.double() for _, norm in positioned_norms])
-            if positioned_norms
-            else torch.empty(0, dtype=torch.float64)
-        )
-        positions = torch.tensor([position for position, _ in positioned_norms], dtype=torch.int64)
+        norms, positions = gradient_norms(self._weights.all, self._step.loss_scale)
         finite = all(bool(torch.isfinite(loss).all()) for loss in self._losses)
-        return norms.cpu(), positions, self._has_doubles(), finite
+        return norms, positions, self._has_doubles(), finite
 
     def _has_doubles(self) -> bool:
         return any(weight.parameter.dtype is torch.float64 for weight in self._weights.all)

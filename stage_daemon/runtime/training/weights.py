@@ -59,6 +59,24 @@ class Weights:
             weight.parameter.grad = None
 
 
+def gradient_norms(weights: Iterable[Weight], loss_scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """(norms, positions) of the weights that have a gradient, which is divided by the scale."""
+    positioned_norms = []
+    for weight in weights:
+        gradient = weight.parameter.grad
+        if gradient is not None:
+            if loss_scale != 1.0:
+                gradient.mul_(1.0 / loss_scale)
+            positioned_norms.append((weight.position, torch.linalg.vector_norm(gradient.detach())))
+    norms = (
+        torch.stack([norm.double() for _, norm in positioned_norms])
+        if positioned_norms
+        else torch.empty(0, dtype=torch.float64)
+    )
+    positions = torch.tensor([position for position, _ in positioned_norms], dtype=torch.int64)
+    return norms.cpu(), positions
+
+
 def _states(stage: Stage) -> Iterable[torch.Tensor]:
     return stage.module.states().values() if stage.module else ()
 

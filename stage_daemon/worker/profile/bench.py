@@ -25,9 +25,16 @@ from stage_daemon.worker.profile.distinct import DistinctNode, distinct_nodes, v
 from stage_daemon.worker.profile.gradients import BackwardSeconds, NodeBackward, split_graph, values_with_gradient
 from stage_daemon.worker.profile.indices import integer_ranges
 from stage_daemon.worker.profile.inputs import check_fits, make_values, storage_bytes
-from stage_daemon.worker.profile.rehearsal import PassSeconds, Rehearsed, rehearse, rehearse_training
+from stage_daemon.worker.profile.rehearsal import (
+    PassSeconds,
+    Rehearsed,
+    rehearse,
+    rehearse_training,
+    trained_program,
+)
 from stage_daemon.worker.profile.split_rehearsal import SplitSeconds, rehearse_split
 from stage_daemon.worker.profile.states import all_bytes, num_copies, state_values, sum_bytes
+from stage_daemon.worker.profile.update import UpdateSeconds, rehearse_update
 from stage_daemon.worker.profile.values import Described, ValueTable
 
 _Measured = TypeVar("_Measured")
@@ -99,6 +106,15 @@ class Bench:
     def rehearse_training(self, on_round: Callable[[], None]) -> PassSeconds:
         """Of the whole graph. Raises Unmeasured."""
         return self._guarded(lambda: rehearse_training(self._graph, self._values, self._device, self._effort, on_round))
+
+    def rehearse_update(self, on_round: Callable[[], None]) -> UpdateSeconds:
+        """Of all trained states. Raises Unmeasured."""
+
+        def measure() -> UpdateSeconds:
+            program = trained_program(self._graph, self._values, self._device)
+            return rehearse_update(self._graph, program, self._device, self._effort, on_round)
+
+        return self._guarded(measure)
 
     def rehearse_split(self, on_round: Callable[[], None]) -> SplitSeconds:
         """Of all that is behind a cut. Raises Unmeasured."""

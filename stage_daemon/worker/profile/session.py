@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -118,6 +119,8 @@ class Session:
         split = self._rehearse_split(bench, tell_on) if passes else None
         backward = self._backward_in_a_run(bench, passes, split) if passes else {}
         response = _all_done(bench)
+        if passes:
+            self._rehearse_update(bench, tell_on, response)
         for position in self._seconds_alone:
             one = response.measured.add()
             one.CopyFrom(_to_proto(bench.distinct[position]))
@@ -135,6 +138,13 @@ class Session:
             return bench.rehearse_training(tell_on)
         except Unmeasured:
             return None
+
+    def _rehearse_update(
+        self, bench: Bench, tell_on: Callable[[], None], response: stage_daemon_pb2.ProfileResponse
+    ) -> None:
+        with contextlib.suppress(Unmeasured):
+            seconds = bench.rehearse_update(tell_on)
+            response.update.norm_seconds, response.update.optimizer_seconds = seconds.norms, seconds.optimizer
 
     def _rehearse_split(self, bench: Bench, tell_on: Callable[[], None]) -> SplitSeconds | None:
         """None where nothing is behind a cut, or it cannot be run so."""

@@ -85,6 +85,8 @@ def test_rates_of_another_graph_are_asked_for_and_shown(workshop: Workshop) -> N
         "num_backward": 0,
         "num_nodes": NUM_LAYERS,
         "message_seconds": None,
+        "norm_bytes_per_second": None,
+        "optimizer_bytes_per_second": None,
         "rates": "calibrated",
         "scaled": False,
         "measured_profile_ids": [],

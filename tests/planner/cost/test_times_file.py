@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.cost.measured import Delivery, MeasuredTimes
+from planner.cost.measured import Delivery, MeasuredTimes, StateUpdate
 from planner.cost.times_file import read_times, write_times
 from planner.errors import InvalidArgument
 
@@ -19,6 +19,7 @@ TABLE = MeasuredTimes(
     backward_seconds=((3, 4e-4), (4, 2e-5)),
     split_seconds=((3, 1e-4, 0.0),),
     delivery=Delivery(input_seconds=2e-4, output_seconds=0.0),
+    update=StateUpdate(norm_seconds=3e-4, optimizer_seconds=0.0),
     num_threads=2,
 )
 OTHER = MeasuredTimes(graph_id="", device_kind="cpu", seconds=((1, 0.0),))
@@ -71,6 +72,7 @@ def table(*times: Any, **more: Any) -> dict[str, Any]:
         (table({"node": 1, "seconds": 1}, kind="cpu"), "kind: no such field"),
         (table({"node": 1, "seconds": 1}, source=3), "source is 3, needs a text"),
         (table({"node": 1, "seconds": 1}, delivery={"input_seconds": 1}), r"delivery: has \['input_seconds'\], needs"),
+        (table({"node": 1, "seconds": 1}, update={"norm_seconds": 1}), r"update: has \['norm_seconds'\], needs"),
         (
             table({"node": 1, "seconds": 1}, delivery={"input_seconds": 1, "output_seconds": -1}),
             "delivery.output_seconds is -1, needs a finite number",

@@ -24,8 +24,8 @@ GIB = 1 << 30
 
 
 def test_each_gradient_is_read_twice_each_weight_and_state_read_and_written() -> None:
-    seconds = update_seconds(100, 30, 10.0)
-    assert (seconds.norms, seconds.optimizer, seconds.both) == (10.0, 36.0, 46.0)
+    seconds = update_seconds(100, 30, 20.0, 10.0)
+    assert (seconds.norms, seconds.optimizer, seconds.both) == (5.0, 36.0, 41.0)
 
 
 def test_stages_of_a_device_are_updated_together_at_the_rate_of_the_device_or_its_kind() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from planner.cost.calibration import Calibration
 from planner.cost.device_kinds import DeviceKind
-from planner.cost.measured import Delivery, MeasuredTimes
+from planner.cost.measured import Delivery, MeasuredTimes, StateUpdate
 from planner.errors import NotFound
 from planner.store.database import Database
 from planner.store.paging import parse_page
@@ -52,7 +52,13 @@ def profile(
     created_at: datetime = NOW,
     **changes: Any,
 ) -> Profile:
-    fields: dict[str, Any] = {"calibration": None, "num_nodes": 17, "source": "a stopwatch", "delivery": None}
+    fields: dict[str, Any] = {
+        "calibration": None,
+        "num_nodes": 17,
+        "source": "a stopwatch",
+        "delivery": None,
+        "update": None,
+    }
     fields |= changes
     record = ProfileRecord(
         id=profile_id,
@@ -73,6 +79,7 @@ def profile(
         backward_seconds=tuple((node, 2.0 * second) for node, second in seconds[1:]),
         split_seconds=tuple((node, second, 3.0 * second) for node, second in seconds[2:]),
         delivery=record.delivery,
+        update=record.update,
     )
     return Profile(record=record, times=times, unmeasured=unmeasured)
 
@@ -99,8 +106,14 @@ async def listed(database: Database, **filters: str) -> list[str]:
 async def test_a_profile_is_kept_as_it_was_saved(database: Database, calibration: Calibration | None) -> None:
     unmeasured = ((1, "it reads a file – never alone"), (3, ""))
     delivery = Delivery(input_seconds=0.1 + 0.2, output_seconds=0.0)
+    update = StateUpdate(norm_seconds=0.1 + 0.2, optimizer_seconds=1e-7)
     original = profile(
-        "prof-1", values=(("batch", 2**40),), unmeasured=unmeasured, calibration=calibration, delivery=delivery
+        "prof-1",
+        values=(("batch", 2**40),),
+        unmeasured=unmeasured,
+        calibration=calibration,
+        delivery=delivery,
+        update=update,
     )
     await save(database, original)
     assert await get(database, "prof-1") == original

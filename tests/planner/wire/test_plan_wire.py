@@ -143,6 +143,8 @@ def test_sources_of_seconds_come_back() -> None:
             measured_profile_ids=("prof-b", "prof-a")[:index],
             calibration_profile_ids=("prof-c", "prof-b")[:index],
             message_seconds=(None, 0.0, 1e-4)[index],
+            norm_bytes_per_second=(None, 1e9, 1e10)[index],
+            optimizer_bytes_per_second=(None, 1.0, 3e10)[index],
         )
         for index, rates in enumerate(RateSource)
     )
@@ -153,6 +155,10 @@ def test_sources_of_seconds_come_back() -> None:
     with pytest.raises(InvalidArgument, match=r"plan\.cost_sources\[1\]: message_seconds is -1"):
         plan_from_proto(message)
     message.cost_sources[1].message_seconds = 0.0
+    message.cost_sources[1].norm_bytes_per_second = 0.0
+    with pytest.raises(InvalidArgument, match=r"plan\.cost_sources\[1\]: norm_bytes_per_second is 0"):
+        plan_from_proto(message)
+    message.cost_sources[1].norm_bytes_per_second = 1.0
     message.cost_sources[2].rates = 0  # type: ignore[assignment]
     with pytest.raises(InvalidArgument, match=r"plan\.cost_sources\[2\]: rates is 0"):
         plan_from_proto(message)

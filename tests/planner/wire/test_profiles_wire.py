@@ -6,7 +6,7 @@ import pytest
 
 from planner.cost.calibration import Calibration
 from planner.cost.device_kinds import DeviceKind
-from planner.cost.measured import Delivery, MeasuredTimes
+from planner.cost.measured import Delivery, MeasuredTimes, StateUpdate
 from planner.errors import InvalidArgument
 from planner.wire.profiles import (
     calibration_from_proto,
@@ -26,6 +26,7 @@ TIMES = MeasuredTimes(
     backward_seconds=((2**40 + 1, 2 / 3),),
     split_seconds=((2**40 + 1, 0.0, 0.7),),
     delivery=Delivery(input_seconds=0.1, output_seconds=0.0),
+    update=StateUpdate(norm_seconds=0.1 + 0.2, optimizer_seconds=0.0),
 )
 
 

@@ -17,6 +17,7 @@ from stage_daemon.worker.profile.gradients import BackwardSeconds, SplitGraph
 from stage_daemon.worker.profile.rehearsal import PassSeconds, Rehearsed
 from stage_daemon.worker.profile.session import Session
 from stage_daemon.worker.profile.split_rehearsal import SplitSeconds
+from stage_daemon.worker.profile.update import UpdateSeconds
 
 LAYERS = DistinctNode(nodes=(0, 1), operator="layer")
 LOSS = DistinctNode(nodes=(2,), operator="loss")
@@ -39,6 +40,11 @@ class Rehearsing:
         if self._passes is None:
             raise Unmeasured("it cannot be run")
         return self._passes
+
+    def rehearse_update(self, _: Callable[[], None]) -> UpdateSeconds:
+        if self._split is None:
+            raise Unmeasured("it cannot be stepped")
+        return UpdateSeconds(norms=0.125, optimizer=0.25)
 
     def rehearse_split(self, _: Callable[[], None]) -> SplitSeconds:
         if self._split is None:
@@ -72,7 +78,11 @@ def test_passes_of_nodes_add_up_to_the_graphs(
         session._rehearse(bench)
         frame = read_frame(theirs)
     assert frame is not None
-    layers, loss = stage_daemon_pb2.ProfileResponse.FromString(frame.body).measured
+    response = stage_daemon_pb2.ProfileResponse.FromString(frame.body)
+    assert response.HasField("update") is (whole is not None and split is not None)
+    if response.HasField("update"):
+        assert (response.update.norm_seconds, response.update.optimizer_seconds) == (0.125, 0.25)
+    layers, loss = response.measured
     assert (layers.seconds, loss.seconds) == forward
     for one in (layers, loss):
         seconds = (one.backward_seconds, one.input_gradient_seconds, one.weight_gradient_seconds)
