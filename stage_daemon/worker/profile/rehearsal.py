@@ -100,10 +100,13 @@ class Rehearsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassSeconds:
-    """Of the whole graph, in training. A forward pass takes longer there than in inference: its graph is kept."""
+    """Of the whole graph, in training. A forward pass takes longer there than in inference: its graph is kept. So do
+    deliveries, for more tensors are in the caches."""
 
     forward: float
     backward: float
+    input_seconds: float | None = None
+    output_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,23 +207,32 @@ def rehearse(
 def rehearse_training(
     graph: pb.Graph, values: ValueTable, device: torch.device, effort: Effort, on_round: Callable[[], None]
 ) -> PassSeconds:
-    """Both passes in turns, as a stage runs them. `on_round` is called after each pair.
+    """Both passes in turns, as a stage runs them, deliveries before and after. `on_round` is called after each pair.
 
     Raises what a node raises on made-up values or backward, and InsufficientMemory.
     """
     program = trained_program(graph, values, device)
     marks = marks_on(device)
     passes: list[list[float]] = []
-    until = time.monotonic() + MOST_SECONDS
-    while len(passes) <= effort.repetitions and (len(passes) <= LEAST_ROUNDS or time.monotonic() < until):
-        marks.mark()
-        program.train(marks.mark)
-        marks.mark()
-        passes.append(marks.seconds())
-        on_round()
+    outputs = program.run()
+    with _Client(program.inputs, device) as client:
+        until = time.monotonic() + MOST_SECONDS
+        while len(passes) <= effort.repetitions and (len(passes) <= LEAST_ROUNDS or time.monotonic() < until):
+            client.hand_in()
+            marks.mark()
+            program.train(marks.mark)
+            marks.mark()
+            passes.append(marks.seconds())
+            client.hand_over(outputs)
+            on_round()
     # The first to warm up.
     forward, backward = (typical(seconds) for seconds in zip(*passes[1:], strict=True))
-    return PassSeconds(forward=forward, backward=backward)
+    return PassSeconds(
+        forward=forward,
+        backward=backward,
+        input_seconds=client.input_seconds,
+        output_seconds=client.output_seconds,
+    )
 
 
 def typical(seconds: Sequence[float]) -> float:

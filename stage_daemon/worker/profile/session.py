@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NoReturn
 
 import torch
@@ -102,7 +103,8 @@ class Session:
             os._exit(LOST_EXIT_CODE)
 
     def _rehearse(self, bench: Bench) -> Rehearsed | None:
-        """Better times of the nodes that have one; those that were never run alone stay without."""
+        """Better times of the nodes that have one; those that were never run alone stay without. With the deliveries of
+        training, where it is run."""
         alone = sum(seconds * len(bench.distinct[at].nodes) for at, seconds in self._seconds_alone.items())
         if alone > MOST_REHEARSED_SECONDS:
             return None
@@ -128,7 +130,9 @@ class Session:
             if position in backward:
                 _add_backward(one, backward[position])
         self._write(FrameKind.PROFILE_STEP, response)
-        return rehearsed
+        if passes is None:
+            return rehearsed
+        return replace(rehearsed, input_seconds=passes.input_seconds, output_seconds=passes.output_seconds)
 
     def _rehearse_training(self, bench: Bench, tell_on: Callable[[], None]) -> PassSeconds | None:
         alone = self._all_backward_alone(bench)

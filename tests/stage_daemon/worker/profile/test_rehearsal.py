@@ -272,7 +272,34 @@ def test_passes_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearsal, "marks_on", lambda _: Scripted(lambda: float(next(moments))))
     effort = Effort(repetitions=3, warmup=1)
     passes = rehearse_training(graph, ValueTable(graph, {}), CPU, effort, lambda: None)
-    assert passes == PassSeconds(forward=4.0, backward=2.0)
+    assert (passes.forward, passes.backward) == (4.0, 2.0)
+
+
+def test_a_microbatch_of_training_is_handed_in_before_its_passes_and_over_after_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+
+    @contextmanager
+    def handed_in(items: Sequence[Any], _: torch.device) -> Iterator[Take]:
+        yield lambda: done.append(f"{len(items)} in") or 0.25
+
+    @contextmanager
+    def handed_over(_: torch.device) -> Iterator[Give]:
+        yield lambda outputs: done.append(f"{len(outputs)} out") or 0.5
+
+    class Runs(ClockMarks):
+        def mark(self) -> None:
+            done.append("mark")
+            super().mark()
+
+    monkeypatch.setattr(rehearsal, "handed_in", handed_in)
+    monkeypatch.setattr(rehearsal, "handed_over", handed_over)
+    monkeypatch.setattr(rehearsal, "marks_on", lambda _: Runs(lambda: 0.0))
+    graph = message_of(Trained(), torch.ones(2, 3))
+    passes = rehearse_training(graph, ValueTable(graph, {}), CPU, ONCE, lambda: None)
+    assert passes == PassSeconds(forward=0.0, backward=0.0, input_seconds=0.25, output_seconds=0.5)
+    assert done == 2 * ["1 in", "mark", "mark", "mark", "2 out"]
 
 
 def test_graph_that_does_not_fit_is_refused_before_memory_is_taken() -> None:

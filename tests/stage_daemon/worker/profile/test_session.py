@@ -34,7 +34,7 @@ class Rehearsing:
         self._passes, self._split = passes, split
 
     def rehearse(self, _: Callable[[], None]) -> Rehearsed:
-        return Rehearsed(nodes=(0.5, 0.5, 0.25), input_seconds=None, output_seconds=None)
+        return Rehearsed(nodes=(0.5, 0.5, 0.25), input_seconds=0.5, output_seconds=None)
 
     def rehearse_training(self, _: Callable[[], None]) -> PassSeconds:
         if self._passes is None:
@@ -55,7 +55,7 @@ class Rehearsing:
 @pytest.mark.parametrize(
     ("whole", "split", "forward", "backward"),
     [
-        (PassSeconds(forward=2.5, backward=6.0), None, (1.0, 0.5), (2.0, 1.5, 1.0)),
+        (PassSeconds(forward=2.5, backward=6.0, input_seconds=0.75), None, (1.0, 0.5), (2.0, 1.5, 1.0)),
         # Behind the cut are two nodes of 0.75 and 0.5 s alone.
         (
             PassSeconds(forward=2.5, backward=6.0),
@@ -75,13 +75,16 @@ def test_passes_of_nodes_add_up_to_the_graphs(
         session._seconds_alone.update({0: 1.0, 1: 1.0})
         session._backward_alone.update({0: ALONE, 1: ALONE})
         bench: Any = Rehearsing(whole, split)
-        session._rehearse(bench)
+        rehearsed = session._rehearse(bench)
         frame = read_frame(theirs)
     assert frame is not None
     response = stage_daemon_pb2.ProfileResponse.FromString(frame.body)
     assert response.HasField("update") is (whole is not None and split is not None)
     if response.HasField("update"):
         assert (response.update.norm_seconds, response.update.optimizer_seconds) == (0.125, 0.25)
+    assert rehearsed is not None
+    # Deliveries of training count where it is run.
+    assert rehearsed.input_seconds == (0.5 if whole is None else whole.input_seconds)
     layers, loss = response.measured
     assert (layers.seconds, loss.seconds) == forward
     for one in (layers, loss):
