@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from planner.errors import OptionsError
 from planner.graph.ir import Graph, State, StateKind, ValueKind, ValueReference, values_read
 from planner.plan.exports.module_tree import enclosing_modules, stage_of_node
+from planner.plan.exports.ranks import refuse_copies
 from planner.plan.plan import Plan
 
 
@@ -25,6 +26,7 @@ def device_map(
     any. "" is the whole. A module that accelerate cannot run on the plan's devices is an OptionsError; with `nearest`
     it goes where most of its nodes run.
     """
+    refuse_copies(plan)
     number = names or {device_id: index for index, device_id in enumerate(_devices(plan))}
     modules = _Modules(graph, plan)
     while (torn := modules.torn()) is not None:

@@ -1,21 +1,17 @@
-"""mlx-lm's pipeline: each rank's range of layers, the last layers on rank 0."""
+"""mlx-lm's pipeline: how many layers each rank has, the last layers on rank 0."""
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 from planner.graph.ir import Graph
-from planner.plan.exports.module_tree import find_layers
+from planner.plan.exports.ranks import layers_of_ranks, refuse_copies, refuse_shared_devices
 from planner.plan.plan import Plan
 
 
-def mlx_ranges(graph: Graph, plan: Plan, *, nearest: bool = False) -> list[dict[str, int]]:
-    """Layers from start_idx to before end_idx, by rank; the plan's first stage is the last rank.
+def mlx_split(graph: Graph, plan: Plan, *, nearest: bool = False) -> list[int]:
+    """[40, 24]: `model.model.pipeline(group, split)` since mlx-lm 0.32; the plan's first stage is the last rank.
 
-    Raises OptionsError where a cut is not between layers.
+    Raises OptionsError where a cut is not between layers, or a stage runs none.
     """
-    counts = find_layers(graph, plan, nearest=nearest).counts(len(plan.stages))
-    ends = list(accumulate(counts))
-    stages = zip(counts, ends, strict=True)
-    ranges = [{"start_idx": end - count, "end_idx": end} for count, end in stages]
-    return [{"rank": rank, **layer_range} for rank, layer_range in enumerate(reversed(ranges))]
+    refuse_shared_devices(plan)
+    refuse_copies(plan)
+    return list(reversed(layers_of_ranks(graph, plan, nearest=nearest, empty_first=False, empty_last=False)))

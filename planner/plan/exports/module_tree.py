@@ -144,7 +144,7 @@ def _block_list(members: Mapping[str, Mapping[int, Sequence[int]]]) -> str:
         )
     path = max(num_nodes, key=lambda one: (num_nodes[one], one))
     enough = _OTHER_LIST * num_nodes[path]
-    others = [one for one in num_nodes if one != path and len(members[one]) > 1 and num_nodes[one] > enough]
+    others = [one for one in num_nodes if one != path and num_nodes[one] > enough]
     if others:
         lists = ", ".join(f"{one} ({len(members[one])})" for one in (path, *others))
         raise OptionsError(

@@ -13,6 +13,7 @@ from planner.plan.exports.module_tree import (
     stage_of_node,
     stretches_of_modules,
 )
+from planner.plan.exports.ranks import refuse_uneven_copies
 from planner.plan.plan import Plan
 
 
@@ -22,6 +23,7 @@ def split_spec(graph: Graph, plan: Plan) -> dict[str, str]:
     Raises OptionsError where a cut is inside of a module, or only where one begins or ends that is called more than
     once, since torch cuts at each of its calls; or where the stages are not segments of the program.
     """
+    refuse_uneven_copies(plan)
     stretches = stretches_of_modules(graph)
     called_again = modules_called_again(graph)
     spec: dict[str, str] = {}
@@ -58,6 +60,7 @@ def torchtitan_parts(graph: Graph, plan: Plan) -> list[list[str]]:
     makes it drop the module around it. A list within one stage is named with its items, since nn.Sequential is kept by
     its own name. Raises OptionsError for a module that two stages share.
     """
+    refuse_uneven_copies(plan)
     stages = stage_of_node(plan)
     stages_of: dict[str, set[int]] = {}
     for node, stage in zip(graph.nodes, stages, strict=True):

@@ -12,6 +12,7 @@ from typing import Any
 
 from planner.errors import OptionsError
 from planner.graph.ir import Graph
+from planner.plan.exports.llama_cpp import MOST_SHARES
 from planner.plan.exports.module_tree import list_layers, runs_around_layers
 from planner.plan.imports.split import Split, split_into_stages
 
@@ -19,17 +20,17 @@ MOST_LAYERS = 100_000
 
 
 def split_of_vllm(graph: Graph, text: str) -> Split:
-    """VLLM_PP_LAYER_PARTITION, as vLLM 0.10 reads it (get_pp_indices): layers of each rank; the head is on the last."""
+    """VLLM_PP_LAYER_PARTITION, as vLLM 0.33 reads it (get_pp_indices): layers of each rank; the head is on the last."""
     counts = _integers(text, "24,40")
     return _by_counts(graph, counts)
 
 
 def split_of_megatron(graph: Graph, text: str) -> Split:
-    """--pipeline-model-parallel-layout, as Megatron-Core 0.14 reads it (PipelineParallelLayerLayout.parse_str_to_list).
+    """--pipeline-model-parallel-layout, as Megatron-Core 0.19 reads it (PipelineParallelLayerLayout).
 
     Commas mean nothing; (x)*n, then x*n, repeat; | ends a stage. One stage for each rank: no virtual stages.
     """
-    stages = _unrolled(text.replace(",", "").replace(" ", "")).split("|")
+    stages = _unrolled(text.replace(",", "")).split("|")
     letters = "".join(stages)
     if "m" in letters:
         raise OptionsError("the layout has m, a layer that predicts further tokens: no plan of one graph has it")
@@ -39,7 +40,7 @@ def split_of_megatron(graph: Graph, text: str) -> Split:
 
 
 def split_of_llama_cpp(graph: Graph, text: str) -> Split:
-    """--tensor-split with all layers offloaded, as llama.cpp reads it since b4000 (load_tensors).
+    """--tensor-split with all layers offloaded, as llama.cpp reads it (load_tensors; at 0c1e57098 of 2026).
 
     The head counts as one more layer; unit i of n goes to the first device whose share, summed up, exceeds i/n, in
     32-bit floating point. llama.cpp keeps the embedding's table on the CPU; here it is on the first device.
@@ -48,9 +49,11 @@ def split_of_llama_cpp(graph: Graph, text: str) -> Split:
     import numpy as np
 
     try:
-        shares = np.asarray([float(part) for part in text.split(",")], dtype=np.float32)
+        shares = np.asarray([float(part) for part in re.split("[,/]+", text)], dtype=np.float32)
     except ValueError:
         raise OptionsError(f"{text[:80]!r}: needs shares with commas between, such as 24,41") from None
+    if len(shares) > MOST_SHARES:
+        raise OptionsError(f"{len(shares)} shares: llama.cpp takes at most {MOST_SHARES}")
     if not np.isfinite(shares).all() or (shares < 0).any() or not shares.sum():
         raise OptionsError(f"{text[:80]!r}: needs shares of 0 or more, not all 0")
     _, layers = list_layers(graph)
@@ -64,18 +67,29 @@ def split_of_llama_cpp(graph: Graph, text: str) -> Split:
 
 
 def split_of_exo(graph: Graph, content: Any) -> Split:
-    """Each rank's layers from start_layer to before end_layer, as exo 1.0 has them (PipelineShardMetadata)."""
+    """Each rank's layers from start_layer to before end_layer, as exo 0.3.70 has them (PipelineShardMetadata).
+
+    exo's own state names them startLayer and endLayer, each shard under its class, in no order: deviceRank has it.
+    """
     try:
-        ranges = [(int(shard["start_layer"]), int(shard["end_layer"])) for shard in content]
-    except (TypeError, KeyError, ValueError):
+        shards = [_fields_of_shard(shard) for shard in content]
+        ranges = [(int(shard["startlayer"]), int(shard["endlayer"])) for shard in shards]
+        ranks = [int(shard.get("devicerank", at)) for at, shard in enumerate(shards)]
+        by_rank = sorted(zip(ranks, ranges, strict=True))
+    except (TypeError, KeyError, ValueError, AttributeError):
         raise OptionsError(
             'needs a list such as [{"start_layer": 0, "end_layer": 24}, …], a range for each rank'
         ) from None
-    return _by_counts(graph, _counts_of_ranges(ranges, "end_layer"))
+    return _by_counts(graph, _counts_of_ranges([layer_range for _, layer_range in by_rank], "end_layer"))
+
+
+def _fields_of_shard(shard: Any) -> dict[str, Any]:
+    tagged = shard.get("PipelineShardMetadata", shard)
+    return {name.replace("_", "").lower(): value for name, value in tagged.items()}
 
 
 def split_of_deepspeed(graph: Graph, content: Any) -> Split:
-    """PipelineModule.parts as DeepSpeed has them since 0.3: stage s runs layers parts[s] to before parts[s + 1].
+    """PipelineModule.parts as DeepSpeed 0.19 has them: stage s runs layers parts[s] to before parts[s + 1].
 
     Of the list that it was made from, what runs before the graph's layers is one entry, and what runs after them one.
     """
@@ -113,21 +127,28 @@ def split_of_nanotron(graph: Graph, content: Any) -> Split:
 
 
 def split_of_mlx(graph: Graph, content: Any) -> Split:
-    """Each rank's layers from start_idx to before end_idx, as mlx-lm 0.30 has them (PipelineMixin.pipeline).
+    """How many layers each rank has, as mlx-lm 0.32 takes them, or its start_idx and end_idx (PipelineMixin.pipeline).
 
-    Rank 0 has the last layers. mlx-lm runs embedding and head on every rank; here they run where their results are
-    used.
+    Rank 0 has the last layers, and each one at least. mlx-lm runs embedding and head on every rank; here they run where
+    their results are used.
     """
+    if isinstance(content, list) and content and _are_whole(content):
+        if min(content) < 1:
+            raise OptionsError(f"split {content[:8]}: mlx-lm needs one layer at least on each rank")
+        return _last_rank_first(_by_counts(graph, content[::-1]))
     try:
         by_rank = {int(one["rank"]): (int(one["start_idx"]), int(one["end_idx"])) for one in content}
     except (TypeError, KeyError, ValueError):
         raise OptionsError(
-            'needs a list such as [{"rank": 0, "start_idx": 24, "end_idx": 64}, …], a range for each rank'
+            'needs a list such as [40, 24] or [{"rank": 0, "start_idx": 24, "end_idx": 64}, …], of each rank\'s layers'
         ) from None
     if sorted(by_rank) != list(range(len(content))):
         raise OptionsError(f"ranks {sorted(by_rank)[:8]}: needs each of 0 to {len(content) - 1} once")
     ranges = [by_rank[rank] for rank in sorted(by_rank, reverse=True)]
-    split = _by_counts(graph, _counts_of_ranges(ranges, "end_idx"))
+    return _last_rank_first(_by_counts(graph, _counts_of_ranges(ranges, "end_idx")))
+
+
+def _last_rank_first(split: Split) -> Split:
     return Split(partition_of_node=split.partition_of_node, rank_of_partition=split.rank_of_partition[::-1])
 
 

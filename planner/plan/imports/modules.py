@@ -38,7 +38,7 @@ def split_of_split_spec(graph: Graph, content: Any) -> Split:
 
 
 def split_of_parts(graph: Graph, content: Any) -> Split:
-    """torchtitan's module_fqns_per_model_part, as its pipeline_module_split (2025) reads it: a list for each stage.
+    """torchtitan's module_fqns_per_model_part, as torchtitan 0.3 reads it (_split_module): a list for each stage.
 
     A part keeps the model's own modules and the items of its lists that it names, and runs in the forward of the whole
     what lies between them.

@@ -17,6 +17,7 @@ from planner.plan.exports.torch_pipelining import split_spec, torchtitan_parts
 from planner.plan.exports.vllm import vllm_layer_partition
 from planner.plan.imports.modules import split_of_parts, split_of_split_spec
 from tests.builders.plans import plan_of
+from tests.planner.plan.test_exports_by_hand import program
 
 
 class Block(torch.nn.Module):
@@ -275,6 +276,9 @@ def test_two_lists_of_layers_are_refused() -> None:
     for export_ in (vllm_layer_partition, megatron_layout):
         with pytest.raises(OptionsError, match=r"several lists of layers: decoder \(3\), encoder \(2\)\..*device-map"):
             export_(graph, plan)
+    one_each = program("encoder.0.a", "encoder.0.b", "decoder.0.a", "decoder.0.b")
+    with pytest.raises(OptionsError, match="several lists of layers"):
+        vllm_layer_partition(one_each, plan_of(one_each, (0, 0, 1, 1)))
 
 
 def test_stages_in_pieces_are_told_what_to_ask_for(graph: Graph) -> None:

@@ -39,7 +39,8 @@ def test_modules_around_a_path() -> None:
 
 
 def test_layers_are_those_of_the_outermost_container_that_runs_most() -> None:
-    assert layers(0, 0, 1, modules=("few.0", "many.0", "many.1")) == ("many", (0, 1))
+    many = [f"many.{layer}" for layer in range(5)]
+    assert layers(0, 0, 0, 0, 1, 1, modules=("few.0", *many)) == ("many", (0, 0, 0, 1, 1))
     assert layers(0, 1, modules=("outer.0.inner.0", "outer.1.inner.0")) == ("outer", (0, 1))
     assert layers(0, 0, 1, 1, modules=("a.0.b.0", "a.0.b.1", "a.1.b.0", "a.1.b.1")) == ("a", (0, 1))
 

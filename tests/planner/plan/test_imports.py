@@ -15,7 +15,7 @@ from planner.plan.exports.device_map import device_map
 from planner.plan.exports.exo import exo_shards
 from planner.plan.exports.llama_cpp import llama_cpp_tensor_split
 from planner.plan.exports.megatron import megatron_layout
-from planner.plan.exports.mlx import mlx_ranges
+from planner.plan.exports.mlx import mlx_split
 from planner.plan.exports.nanotron import nanotron_ranks
 from planner.plan.exports.torch_pipelining import split_spec, torchtitan_parts
 from planner.plan.exports.vllm import vllm_layer_partition
@@ -41,11 +41,13 @@ WAYS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "exo": (exo_shards, split_of_exo),
     "deepspeed": (deepspeed_parts, split_of_deepspeed),
     "nanotron": (nanotron_ranks, split_of_nanotron),
-    "mlx": (mlx_ranges, split_of_mlx),
+    "mlx": (mlx_split, split_of_mlx),
     "torch-pipelining": (split_spec, split_of_split_spec),
     "torchtitan": (torchtitan_parts, split_of_parts),
     "device-map": (device_map, split_of_device_map),
 }
+
+COUNTING = ("vllm", "megatron", "llama-cpp", "exo", "deepspeed", "nanotron", "mlx")
 
 
 @pytest.fixture(scope="module")
@@ -149,16 +151,32 @@ def _listed(name: str) -> str:
 
 
 def test_each_rank_of_mlx_keeps_its_layers(graph: Graph) -> None:
-    """As PipelineMixin.pipeline leaves them: cut at end_idx, nothing before start_idx, and the first layers last."""
+    """As PipelineMixin.pipeline of mlx-lm 0.32 leaves them: a rank's layers begin where those of later ranks end."""
     for counts in splits():
-        ranges = mlx_ranges(graph, plan_of(graph, stages_of(counts)))
+        split = mlx_split(graph, plan_of(graph, stages_of(counts)))
         layers_of_rank = []
-        for layer_range in ranges:
-            layers: list[int | None] = list(range(NUM_LAYERS))[: layer_range["end_idx"]]
-            layers[: layer_range["start_idx"]] = [None] * layer_range["start_idx"]
+        for rank, num_layers in enumerate(split):
+            start = sum(split[rank + 1 :])
+            layers: list[int | None] = list(range(NUM_LAYERS))[: start + num_layers]
+            layers[:start] = [None] * start
             layers_of_rank.append([layer for layer in layers if layer is not None])
         assert list(chain(*reversed(layers_of_rank))) == list(range(NUM_LAYERS))
         assert [len(layers) for layers in reversed(layers_of_rank)] == list(counts)
+
+
+def test_ranges_of_mlx_are_the_split_in_other_words(graph: Graph) -> None:
+    """What a rank of mlx-lm has after `pipeline`, of any release."""
+    ranges = [{"rank": 0, "start_idx": 2, "end_idx": 6}, {"rank": 1, "start_idx": 0, "end_idx": 2}]
+    assert split_of_mlx(graph, ranges) == split_of_mlx(graph, [4, 2])
+
+
+def test_shards_as_exo_itself_states_them(graph: Graph) -> None:
+    """Its state has the class above each shard, names in camel case, and ranks in no order."""
+    shards = [
+        {"PipelineShardMetadata": {"modelCard": {}, "deviceRank": rank, "startLayer": start, "endLayer": end}}
+        for rank, start, end in ((1, 2, 6), (0, 0, 2))
+    ]
+    assert split_of_exo(graph, shards) == split_of_vllm(graph, "2,4")
 
 
 def test_a_map_may_come_back_to_a_device_and_the_innermost_module_counts() -> None:
@@ -185,14 +203,17 @@ def test_what_a_whole_computes_between_its_parts_stays_with_the_part_before() ->
         ("megatron", "Et*3|Lt*3", "needs E, then t for each layer, then L"),
         ("megatron", "Et*6|mL", "predicts further tokens"),
         ("megatron", "Ex*6L", "'x' is none of E, t, m, L"),
+        ("megatron", "Et*3 | t*3L", "' ' is none of E, t, m, L"),
         ("megatron", "E(tt|)*999999L", "more than 100000 layers"),
         ("llama-cpp", "0,0", "not all 0"),
         ("llama-cpp", "1,-1", "0 or more"),
         ("llama-cpp", "nan,1", "0 or more"),
         ("llama-cpp", "half", "needs shares"),
+        ("llama-cpp", ",".join("1" * 16), "16 shares: llama.cpp takes at most 15"),
         ("exo", [{"start_layer": 0, "end_layer": 2}, {"start_layer": 3, "end_layer": 6}], "do not follow layer 2"),
         ("exo", {"start_layer": 0}, "needs a list"),
         ("exo", 7, "needs a list"),
+        ("exo", [7], "needs a list"),
         ("deepspeed", [0, 4], "the parts have 4 layers, and the graph 8: 6 numbered ones, 2 for what runs before"),
         ("deepspeed", [0, 5, 4, 8], "do not follow layer 5"),
         ("deepspeed", [0, 0, 8], "stage 0 runs nothing"),
@@ -215,6 +236,8 @@ def test_what_a_whole_computes_between_its_parts_stays_with_the_part_before() ->
             "do not follow",
         ),
         ("mlx", [{"rank": 0}], "needs a list such as"),
+        ("mlx", [6, 0], "one layer at least on each rank"),
+        ("mlx", [4, 3], "the split has 7 layers, and the graph 6"),
         ("mlx", 7, "needs a list such as"),
         ("torch-pipelining", {"h.9": "beginning"}, r"no node of this graph runs in module 'h\.9'"),
         ("torch-pipelining", {"h.1": "middle"}, "to beginning or end"),
@@ -232,7 +255,65 @@ def test_what_is_no_split_of_the_graph_is_refused(graph: Graph, way: str, conten
         WAYS[way][1](graph, content)
 
 
-def test_llama_cpp_has_no_device_without_a_layer(graph: Graph) -> None:
-    with pytest.raises(OptionsError, match="stage 0 runs no layer"):
-        llama_cpp_tensor_split(graph, plan_of(graph, [0, *[1] * (2 * NUM_LAYERS), 1, 1]))
-    assert llama_cpp_tensor_split(graph, plan_of(graph, [*[0] * (2 * NUM_LAYERS + 1), 1, 1])) == "6,1"
+def test_shares_of_llama_cpp_may_stand_between_slashes(graph: Graph) -> None:
+    assert split_of_llama_cpp(graph, "3/4") == split_of_llama_cpp(graph, "3,4")
+
+
+def test_a_rank_without_a_layer_is_refused_where_it_has_nothing_else(graph: Graph) -> None:
+    """exo 0.3.70 and mlx-lm 0.32 need a layer on each rank; llama.cpp has only its head besides."""
+    embedding_alone = plan_of(graph, [0, *[1] * (2 * NUM_LAYERS), 1, 1])
+    head_alone = plan_of(graph, [*[0] * (2 * NUM_LAYERS + 1), 1, 1])
+    for way in ("exo", "mlx", "llama-cpp"):
+        with pytest.raises(OptionsError, match="stage 0 runs no whole layer"):
+            WAYS[way][0](graph, embedding_alone)
+    for way in ("exo", "mlx"):
+        with pytest.raises(OptionsError, match="stage 1 runs no whole layer"):
+            WAYS[way][0](graph, head_alone)
+    assert llama_cpp_tensor_split(graph, head_alone) == "6,1"
+    assert deepspeed_parts(graph, head_alone) == [0, 7, 8]
+    between = plan_of(graph, [*[0] * (2 * NUM_LAYERS + 1), 1, 2])
+    for way in COUNTING:
+        with pytest.raises(OptionsError, match=r"stage 1 runs no whole layer, .*: plan with fewer devices"):
+            WAYS[way][0](graph, between)
+    halves = program("0", "0", "0", "1")
+    with pytest.raises(OptionsError, match="stage 0 runs no whole layer"):
+        deepspeed_parts(halves, plan_of(halves, [0, 1, 1, 1]), nearest=True)
+
+
+def test_llama_cpp_takes_fewer_shares_than_sixteen() -> None:
+    deep = program(*(f"h.{layer}" for layer in range(16)))
+    assert llama_cpp_tensor_split(deep, plan_of(deep, [min(layer, 14) for layer in range(16)])) == ",".join(
+        ["1"] * 14 + ["3"]
+    )
+    with pytest.raises(OptionsError, match=r"16 stages, and llama\.cpp takes at most 15 shares"):
+        llama_cpp_tensor_split(deep, plan_of(deep, range(16)))
+
+
+def test_two_stages_on_one_device_are_refused_where_each_has_a_rank(graph: Graph) -> None:
+    """Megatron-Core 0.19 has stage s on rank s modulo their number; the others a rank for each stage."""
+    stages = stages_of((1, 2, 1, 2))
+    in_turn = plan_of(graph, stages, device_of_stage=(0, 1, 0, 1))
+    there_and_back = plan_of(graph, stages, device_of_stage=(0, 1, 1, 0))
+    for way in COUNTING:
+        for plan in (in_turn, there_and_back):
+            if (way, plan) == ("megatron", in_turn):
+                assert megatron_layout(graph, plan) == "Et|t*2|t|t*2L"
+                continue
+            with pytest.raises(OptionsError, match=r"both on|in turn"):
+                WAYS[way][0](graph, plan)
+    with pytest.raises(OptionsError, match="in turn"):
+        megatron_layout(graph, plan_of(graph, stages_of((2, 2, 2)), device_of_stage=(0, 1, 0)))
+
+
+def test_copies_are_no_silent_part_of_a_split(graph: Graph) -> None:
+    """A whole pipeline may be copied elsewhere; a copy of one stage has no words in any format."""
+    stages = stages_of((2, 4))
+    uneven, even = (plan_of(graph, stages, replicas=copies) for copies in (((), (2,)), ((2,), (3,))))
+    for way, (to_text, _) in WAYS.items():
+        with pytest.raises(OptionsError, match=r"stage 1 runs on 2 devices.*without --saturate-host"):
+            to_text(graph, uneven)
+        if way in ("exo", "mlx", "llama-cpp", "device-map"):
+            with pytest.raises(OptionsError, match=r"stage 0 runs on 2 devices.*one device for each stage"):
+                to_text(graph, even)
+        else:
+            assert to_text(graph, even) == to_text(graph, plan_of(graph, stages))

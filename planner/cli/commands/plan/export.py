@@ -20,7 +20,7 @@ from planner.plan.exports.device_map import device_map
 from planner.plan.exports.exo import exo_shards
 from planner.plan.exports.llama_cpp import llama_cpp_tensor_split
 from planner.plan.exports.megatron import megatron_layout
-from planner.plan.exports.mlx import mlx_ranges
+from planner.plan.exports.mlx import mlx_split
 from planner.plan.exports.nanotron import nanotron_ranks
 from planner.plan.exports.torch_pipelining import split_spec, torchtitan_parts
 from planner.plan.exports.vllm import vllm_layer_partition
@@ -84,7 +84,7 @@ _EXPORTS: Mapping[ExportFormat, Callable[[Graph, Plan, bool, Mapping[str, int | 
     ExportFormat.EXO: lambda graph, plan, nearest, _: exo_shards(graph, plan, nearest=nearest),
     ExportFormat.DEEPSPEED: lambda graph, plan, nearest, _: deepspeed_parts(graph, plan, nearest=nearest),
     ExportFormat.NANOTRON: lambda graph, plan, nearest, _: nanotron_ranks(graph, plan, nearest=nearest),
-    ExportFormat.MLX: lambda graph, plan, nearest, _: mlx_ranges(graph, plan, nearest=nearest),
+    ExportFormat.MLX: lambda graph, plan, nearest, _: mlx_split(graph, plan, nearest=nearest),
     ExportFormat.DEVICE_MAP: lambda graph, plan, nearest, names: device_map(graph, plan, names, nearest=nearest),
 }
 
