@@ -1,7 +1,8 @@
 """Tries a rebuilt stage out without data: every value must have the dtype and dims that the graph declares.
 
 Runs on fake tensors of the stage's own device, at the graph's symbol hints: no memory is taken, nothing is computed.
-A call whose sizes depend on data is taken to be as declared where the hints of those sizes do not fit together.
+A call whose sizes depend on data is taken to be as declared where the hints of those sizes do not fit together; so is
+one that reads a float which another stage makes of sizes, since a graph does not say what that is.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class _Trial(fx.Interpreter):
         self._unbacked = outer_unbacked | {symbol.id for symbol in graph.symbols if symbol.unbacked}
         self._values = {value.id: value for value in graph.values}
         self._subgraphs = graph.subgraphs
+        self._unknown_floats = {node for node in program.graph.find_nodes(op="placeholder") if self._is_float(node)}
 
     def run_all(self) -> tuple[Any, ...]:
         placeholders = self._program.graph.find_nodes(op="placeholder")
@@ -82,6 +84,8 @@ class _Trial(fx.Interpreter):
                 return self._stand_in(n)
             reason = f"{type(error).__name__}: {str(error)[:500]}"
             raise InvalidGraph(f"{n.meta.get(LABEL, n.name)}: torch refuses the call ({reason})") from error
+        if self._is_float(n) and self._reads_unknown_float(n):
+            self._unknown_floats.add(n)
         if value_id is not None and n.op == "call_function":
             try:
                 self._compare(value_id, result)
@@ -111,12 +115,21 @@ class _Trial(fx.Interpreter):
         return outputs
 
     def _depends_on_data(self, node: fx.Node) -> bool:
-        """Whether a call reads or gives a size that only a run tells: such hints fit together by chance."""
+        """Whether a call reads or gives a number that only a run tells: such hints fit together by chance."""
+        if self._reads_unknown_float(node):
+            return True
         if not self._unbacked:
             return False
         results = (node,) if VALUE_ID in node.meta else node.users
         ids = {other.meta.get(VALUE_ID) for other in (*results, *node.all_input_nodes)}
         return any(self._is_unbacked(self._values[value_id]) for value_id in ids if value_id is not None)
+
+    def _reads_unknown_float(self, node: fx.Node) -> bool:
+        return any(read in self._unknown_floats for read in node.all_input_nodes)
+
+    def _is_float(self, node: fx.Node) -> bool:
+        value_id = node.meta.get(VALUE_ID)
+        return value_id is not None and self._values[value_id].kind == pb.VALUE_KIND_SYM_FLOAT
 
     def _is_unbacked(self, value: pb.Value) -> bool:
         sizes = (*value.dims, *value.strides, value.expression)

@@ -71,7 +71,7 @@ class SymbolTable:
             raise UnsupportedModule(
                 f"{where}: its size is {expression}, and {expression.func.__name__} of that cannot be carried; use a "
                 "fixed size there, or sizes made by + - * // % min and max; rounded may be a size over an integer, or "
-                "times 0.5 and other short binary fractions"
+                "times a factor such as 0.5 or 0.3 (not 0.7, since 90 * 0.7 is less than 63: size * 7 // 10 is carried)"
             )
         _check_exponent(expression, operator, where)
         return Operation(operator, tuple(self._convert(operand, where) for operand in expression.args))

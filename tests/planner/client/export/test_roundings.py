@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
+from operator import floordiv, mod
 from pathlib import Path
 
 import pytest
@@ -24,8 +26,12 @@ from torch.utils._sympy.functions import (
 
 from planner.client.export import export
 from planner.client.export.roundings import as_integers
+from planner.graph.ir import ValueKind
 from tests.builders.case import Batch
+from tests.builders.plans import plan_of
 from tests.builders.reload import assert_bitwise_equal, reload, run_module, run_program
+from tests.builders.staged import load_stages, run_stages
+from tests.builders.weight_files import WeightFiles
 
 SIZE = sympy.Symbol("s0", integer=True, positive=True)
 FLOAT = ToFloat(SIZE)
@@ -63,8 +69,14 @@ def test_what_python_rounds_at_each_size(
 @pytest.mark.parametrize(
     "expression",
     [
-        FLOAT * 0.3,
+        FLOAT * 0.7,
+        FLOAT * 0.29,
+        FLOAT * -1.1,
+        FLOAT * 0.300001,
         FLOAT * 0.1 + 0.5,
+        (FLOAT + 1.0) * 0.3,
+        FloatTrueDiv(FLOAT, sympy.Float(0.3)),
+        IntTrueDiv(SIZE, 3) * 0.1,
         FLOAT * (1 + 2.0**-40),
         FLOAT * 2.0**-15 + 2.0**-16,
         FLOAT + sympy.oo,
@@ -78,6 +90,31 @@ def test_what_python_rounds_at_each_size(
 )
 def test_what_float64_may_round_on_the_way_is_left(expression: sympy.Expr) -> None:
     assert as_integers(FloorToInt(expression)) is None
+
+
+FACTORS = sorted({numerator / denominator for denominator in (10, 100, 3, 7, 16) for numerator in range(1, 251)})
+
+
+@pytest.mark.slow
+def test_factors_whose_products_end_on_the_same_integers_as_their_fractions() -> None:
+    """Every size that could end elsewhere: the fraction's whole products, from small to near 2^31."""
+    carried = 0
+    for factor in FACTORS:
+        fraction = Fraction(factor).limit_denominator(10_000)
+        multiples = sorted({*range(1, 200), *(2**power + step for power in range(8, 28) for step in (-1, 0, 1))})
+        halves = [fraction.denominator * multiple // 2 for multiple in multiples]
+        sizes = [size for half in halves for size in (half, 2 * half) if 0 < size < 2**31]
+        for of_torch, of_python in ROUNDINGS:
+            integers = as_integers(of_torch(FLOAT * factor))
+            expected = [of_python(size * factor) for size in sizes]
+            if integers is None:
+                # Refused is nothing that comes out the same: rounding down, at least.
+                assert of_torch is not FloorToInt or expected != [of_python(size * fraction) for size in sizes], factor
+                continue
+            evaluate = sympy.lambdify(SIZE, integers, modules=[{"FloorDiv": floordiv, "PythonMod": mod}, "math"])
+            assert [int(evaluate(size)) for size in sizes] == expected, (factor, of_torch)
+            carried += 1
+    assert carried > 2 * len(FACTORS)
 
 
 class _Body(nn.Module):
@@ -95,11 +132,13 @@ class _Body(nn.Module):
     [
         lambda picture: functional.interpolate(picture, scale_factor=0.5, mode="bilinear"),
         lambda picture: functional.interpolate(picture, scale_factor=1.5),
+        lambda picture: functional.interpolate(picture, scale_factor=0.3, mode="bicubic"),
+        lambda picture: functional.interpolate(picture, scale_factor=1.7, mode="area"),
         lambda picture: picture[:, :, : math.ceil(picture.shape[2] / 2)] * 2,
         lambda picture: picture[:, :, : round(picture.shape[2] / 4)] * 2,
         lambda picture: picture.mean(2) + torch.arange(0.5, picture.shape[3]) / picture.shape[3],
     ],
-    ids=["half", "half as much again", "upper half", "nearest quarter", "centres of pixels"],
+    ids=["half", "half as much again", "three tenths", "area of seventeen tenths", "upper half", "nearest quarter", "centres of pixels"],
 )
 def test_pictures_of_other_sizes(body: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -111,3 +150,23 @@ def test_pictures_of_other_sizes(body: Callable[[torch.Tensor], torch.Tensor], t
     for height, width in ((16, 16), (10, 13), (22, 7), (33, 34)):
         batch = Batch(args=(torch.randn(2, 3, height, width),))
         assert_bitwise_equal(run_program(exported, program, batch), run_module(module, batch))
+
+
+@pytest.mark.slow
+def test_a_cut_between_a_size_and_what_is_rounded_of_it(tmp_path: Path) -> None:
+    """The float crosses, and the stage after the cut rounds it: the daemon cannot know to what."""
+    torch.manual_seed(0)
+    module = _Body(lambda picture: functional.interpolate(picture, scale_factor=0.5, mode="area") * 2)
+    shapes = ({2: Dim.AUTO, 3: Dim.AUTO},)
+    exported = export(module, (torch.randn(2, 3, 16, 16),), dynamic_shapes=shapes)
+    files = WeightFiles.of(exported.save_weights(tmp_path))
+    graph = exported.graph
+    floats = {value.id for value in graph.values if value.kind is ValueKind.SYM_FLOAT}
+    cuts = [at for at in range(1, len(graph.nodes)) if floats.intersection(graph.nodes[at - 1].outputs)]
+    assert cuts
+    for cut in cuts:
+        plan = plan_of(graph, [int(node >= cut) for node in range(len(graph.nodes))])
+        stages = load_stages(graph, plan, files)
+        for height, width in ((16, 16), (11, 26)):
+            batch = Batch(args=(torch.randn(2, 3, height, width),))
+            assert_bitwise_equal(run_stages(graph, stages, batch), run_module(module, batch))
