@@ -4,11 +4,11 @@ torch computes them in float64. A quotient says the same where no step before th
 sizes and their products with short binary fractions are exact, and one division by an integer ends on no integer that
 the true quotient is not.
 
-A size times 0.3 is rounded twice, as 0.3 itself and as a product. Let the factor be p/q (1 + e), and p a size's product
-with it at most 2^51. Off the integers both errors are below the distance 1/q to the next one. At an integer k between
-2^j and 2^(j+1) the product is k (1 + e), and float64 rounds it to k where k |e| is at most half of the distance 2^(j-52)
-to the number beside: for any k where |e| <= 2^-54. So 0.3 and 1.7 are 3/10 and 17/10 for every size; 1.1 is a little
-more than 11/10, whose products still round down to the same integers; 0.7 is less: 90 * 0.7 is 62.99999999999999.
+A size times 0.3 is rounded twice, as 0.3 itself and as a product. Let the factor be p/q (1 + e), and p times a size at
+most 2^51. Off the integers both errors are below the distance 1/q to the next one. At an integer k between 2^j and
+2^(j+1) the product is k (1 + e), and float64 rounds it to k where k |e| is at most half of the distance 2^(j-52) to the
+number beside: for any k where |e| <= 2^-54. So 0.3 and 1.7 are 3/10 and 17/10 for every size; 1.1 is a little more than
+11/10, whose products still round down to the same integers; 0.7 is less: 90 * 0.7 is 62.99999999999999.
 """
 
 from __future__ import annotations

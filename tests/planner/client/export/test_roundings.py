@@ -138,7 +138,7 @@ class _Body(nn.Module):
         lambda picture: picture[:, :, : round(picture.shape[2] / 4)] * 2,
         lambda picture: picture.mean(2) + torch.arange(0.5, picture.shape[3]) / picture.shape[3],
     ],
-    ids=["half", "half as much again", "three tenths", "area of seventeen tenths", "upper half", "nearest quarter", "centres of pixels"],
+    ids=["half", "one and a half", "three tenths", "17 tenths", "upper half", "nearest quarter", "centres of pixels"],
 )
 def test_pictures_of_other_sizes(body: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path) -> None:
     torch.manual_seed(0)
