@@ -20,6 +20,7 @@ import numpy as np
 
 from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment, contiguous
+from planner.partition.bounds.large_values import large_values_bound
 from planner.partition.bounds.latency import block_bound, path_bound, serial_bound
 from planner.partition.bounds.step_time import fill_bound
 from planner.partition.bounds.transfers import transfer_bound
@@ -152,7 +153,9 @@ def _is_chain(bundles: Bundles) -> bool:
 
 def _transfers(portfolio: Portfolio) -> None:
     if portfolio.best is not None:
-        portfolio.prove(transfer_bound(portfolio.problem, portfolio.best.value))
+        problem, value = portfolio.problem, portfolio.best.value
+        portfolio.prove(transfer_bound(problem, value))
+        portfolio.prove(large_values_bound(problem, portfolio.bound, value))
 
 
 def _is_bottleneck(portfolio: Portfolio) -> bool:

@@ -111,6 +111,19 @@ def a_chain_that_pays_for_each_cut(rng: np.random.Generator) -> tuple[PartitionP
     return instance, seconds
 
 
+def a_chain_over_two_hosts(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
+    """Of two devices each, all equal. Between the hosts a value takes longer, for the last of the one and the first of
+    the other."""
+    within, between = float(rng.integers(1, 3)), float(rng.integers(3, 6))
+    seconds = float(rng.integers(14, 24))
+    work = [seconds - within, seconds - within - between, seconds - within - between, seconds - within]
+    nodes = [part for share in work for part in _parts(rng, share, int(rng.integers(1, 4)))]
+    per_byte = np.kron(np.ones((2, 2)), np.full((2, 2), between / 16))
+    per_byte[:2, :2] = per_byte[2:, 2:] = within / 16
+    np.fill_diagonal(per_byte, 0.0)
+    return chain([nodes] * 4, value_bytes=[16] * (len(nodes) + 1), per_byte=per_byte.tolist()), seconds
+
+
 def a_chain_over_links_of_one_way(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
     """Two devices, of which the second sends ten times as slowly as the first: the first begins."""
     sending, seconds = float(rng.integers(1, 4)), float(rng.integers(8, 20))

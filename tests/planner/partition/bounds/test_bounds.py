@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from planner.errors import Infeasible
 from planner.partition.bounds.fewer_nodes import without_nodes
+from planner.partition.bounds.large_values import large_values_bound, least_exchanged
 from planner.partition.bounds.latency import block_bound, path_bound, serial_bound
 from planner.partition.bounds.transfers import transfer_bound
 from planner.partition.bounds.work import largest_bundle_bound, memory_bound, work_bound
@@ -51,6 +53,7 @@ def of_all(problem: PartitionProblem, best: float) -> Iterator[tuple[str, Object
     yield "largest bundle", Objective.THROUGHPUT, largest_bundle_bound(problem, bundles)
     for limit in LIMITS:
         yield f"transfers up to {limit}", Objective.THROUGHPUT, transfer_bound(problem, best * limit)
+    yield "large values", Objective.THROUGHPUT, large_values_bound(problem, 0.0, best * LIMITS[-1])
     yield "path", Objective.LATENCY, path_bound(problem, bundles)
     yield "blocks", Objective.LATENCY, block_bound(problem, bundles)
     yield "memory", Objective.MEMORY, memory_bound(problem)
@@ -350,6 +353,36 @@ def test_cuts_are_paid_for_by_each_device(limit: float) -> None:
         lambda problem, best: transfer_bound(problem, best * limit),
         share=limit / 500 + 1e-8,
     )
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("make", [known_optima.a_chain_that_pays_for_each_cut, known_optima.a_chain_over_two_hosts])
+def test_who_has_part_of_a_path_pays_for_its_ends(make: Maker) -> None:
+    check_is_tight(make, lambda problem, best: large_values_bound(problem, 0.0, best * 2), share=1e-8)
+
+
+@random_examples(40)
+@given(problem=problems(max_nodes=6, max_devices=1), data=st.data())
+def test_what_nodes_exchange_for_their_work_is_the_least_of_all_their_sets(
+    problem: PartitionProblem, data: st.DataObject
+) -> None:
+    aside = np.array(data.draw(st.lists(st.booleans(), min_size=problem.num_nodes, max_size=problem.num_nodes)), bool)
+    work = problem.work_seconds[0]
+    ends: dict[int, set[int]] = {}
+    for value, node in zip(problem.read_value.tolist(), problem.read_node.tolist(), strict=True):
+        if problem.value_producer[value] >= 0:
+            ends.setdefault(value, {int(problem.value_producer[value])}).add(node)
+    ratios = [
+        sum(int(problem.value_bytes[value]) for value, nodes in ends.items() if 0 < len(nodes & part) < len(nodes))
+        / float(work[list(part)].sum())
+        for part in map(set, subsets(np.flatnonzero(aside).tolist()))
+        if work[list(part)].sum() > 0
+    ]
+    assert least_exchanged(problem, aside, work) == pytest.approx(min(ratios, default=0.0), rel=1e-5)
+
+
+def subsets(nodes: list[int]) -> Iterator[tuple[int, ...]]:
+    return itertools.chain.from_iterable(itertools.combinations(nodes, size) for size in range(1, len(nodes) + 1))
 
 
 @pytest.mark.fuzz
