@@ -1,8 +1,11 @@
 """A backward pass in two: for what a stage was given, whose gradients others wait for, and later for its weights.
 
 The first stops wherever the graph leads to weights alone, and keeps the gradient there; the second goes on from these.
-So neither does what the other has done. A weight that is read at two places of the way back has no one place to go on
-from: for such weights the second pass walks from the beginning.
+So neither does what the other has done. Each time it goes on, torch looks at all of the graph behind that place, so
+places that do not lead to each other are one call together. A weight that is read at two places of the way back has no
+one place to go on from: for such weights the second pass walks from the beginning, if their gradients are too large to
+wait. Those that are not come out of the first pass; and so do vectors where no matrix is beside them, for a second pass
+from there costs more than what it spares the first.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ import torch
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 Gradients = Sequence[torch.Tensor | None]
+
+# Of one weight, for each microbatch between its passes.
+_MAX_WAITING_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +72,23 @@ def input_pass(
         node = get_gradient_edge(weight).node
         if node in ways.owners:
             by_owner.setdefault(ways.owners[node], []).append(weight)
-    walked = by_owner.pop(None)
-    edges = {owner: ways.edges_into(owner) for owner in by_owner if owner is not None}
+    off_one_way = by_owner.pop(None)
+    walked = [weight for weight in off_one_way if weight.nbytes > _MAX_WAITING_BYTES]
+    at_once = [weight for weight in off_one_way if weight.nbytes <= _MAX_WAITING_BYTES]
+    by_level: dict[int, _Boundary] = {}
+    for owner, own in by_owner.items():
+        assert owner is not None
+        if all(weight.dim() < 2 for weight in own):
+            at_once += own
+        else:
+            by_level.setdefault(ways.levels[owner], _Boundary()).add(ways.edges_into(owner), own)
+    boundaries = [_Boundary([get_gradient_edge(weight) for weight in at_once], at_once), *by_level.values()]
     targets = [get_gradient_edge(leaf) for leaf in leaves]
-    targets += chain.from_iterable(edges.values())
+    targets += chain.from_iterable(boundary.edges for boundary in boundaries)
     computed = torch.autograd.grad(roots, targets, gradients, retain_graph=True, allow_unused=True)
-    boundary_gradients = iter(computed[len(leaves) :])
+    later = iter(computed[len(leaves) :])
     starts = [
-        _Start(edges=own, gradients=[next(boundary_gradients) for _ in own], weights=by_owner[owner])
-        for owner, own in edges.items()
+        _Start(edges=one.edges, gradients=[next(later) for _ in one.edges], weights=one.weights) for one in boundaries
     ]
     return computed[: len(leaves)], WeightPass(
         starts=[_Start(edges=roots, gradients=gradients, weights=walked), *starts]
@@ -82,13 +96,27 @@ def input_pass(
 
 
 @dataclass(slots=True)
+class _Boundary:
+    """Where the second pass goes on from, for weights behind it."""
+
+    edges: list[GradientEdge] = field(default_factory=list)
+    weights: list[torch.Tensor] = field(default_factory=list)
+
+    def add(self, edges: Iterable[GradientEdge], weights: Iterable[torch.Tensor]) -> None:
+        self.edges += edges
+        self.weights += weights
+
+
+@dataclass(slots=True)
 class _Ways:
     """`owners`: of each node that leads to no leaf, the one node on the way to leaves that it is reached from, or None
-    where there are several, or a beginning is such a node itself."""
+    where there are several, or a beginning is such a node itself. `levels`: how far each node is from what it leads to
+    at most; of two on one level neither leads to the other."""
 
     beginning: Sequence[GradientEdge]
     leaves: Iterable[torch.Tensor]
     owners: dict[Node, Node | None] = field(default_factory=dict)
+    levels: dict[Node, int] = field(default_factory=dict)
     _outputs: dict[Node, set[int]] = field(default_factory=dict)
     # Torch makes an object for each node that it is asked for: once is enough.
     _children: dict[Node, list[Node]] = field(default_factory=dict)
@@ -99,6 +127,7 @@ class _Ways:
             self._outputs.setdefault(edge.node, set()).add(edge.output_nr)
         order = self._children_first()
         for node in order:
+            self.levels[node] = 1 + max((self.levels[child] for child in self._children[node]), default=0)
             if not to_leaves.isdisjoint(self._children[node]):
                 to_leaves.add(node)
         for node in order:

@@ -189,7 +189,7 @@ class Bench:
             of_weights = [value_id for value_id in with_gradient if self._with_gradient[value_id]]
             of_inputs = [value_id for value_id in with_gradient if not self._with_gradient[value_id]]
             whole = seconds_for(with_gradient)
-            if of_weights and of_inputs:
+            if of_inputs and any(setting.values[value_id].dim() > 1 for value_id in of_weights):
                 parts = seconds_for(of_inputs), seconds_for(of_weights)
             else:
                 parts = (whole, 0.0) if of_inputs else (0.0, whole)

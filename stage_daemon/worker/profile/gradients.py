@@ -58,13 +58,20 @@ class SplitGraph:
 
 
 def split_graph(graph: pb.Graph, is_of_weights: Mapping[int, bool]) -> SplitGraph:
-    """Cut at the latest place where no weight is before the inputs' own: behind the first nodes whose outputs have a
-    gradient for the inputs' sake. `is_of_weights`: see `values_with_gradient`."""
+    """Cut in the middle of the nodes that read weights, of those behind the first whose outputs have a gradient for the
+    inputs' sake: what a pass for weights takes grows faster than a stage. `is_of_weights`: see `values_with_gradient`.
+    """
     of_inputs = {value_id for value_id, is_alone in is_of_weights.items() if not is_alone}
-    first = [index for index, node in enumerate(graph.nodes) if of_inputs.isdisjoint(value_ids(node))]
-    given = {value_id for index in first for value_id in graph.nodes[index].outputs if value_id in of_inputs}
-    needed = {output.value for output in graph.outputs if output.WhichOneof("content") == "value"}
-    behind = set()
+    of_weights = is_of_weights.keys() - of_inputs
+    behind_inputs = [index for index, node in enumerate(graph.nodes) if not of_inputs.isdisjoint(value_ids(node))]
+    trained = [index for index in behind_inputs if not of_weights.isdisjoint(value_ids(graph.nodes[index]))]
+    middle = trained[len(trained) // 2] if trained else 0
+    after = [index for index in behind_inputs if index >= middle]
+    returned = {output.value for output in graph.outputs if output.WhichOneof("content") == "value"}
+    read = returned.union(*(value_ids(graph.nodes[index]) for index in after))
+    made = {value_id for index in after for value_id in graph.nodes[index].outputs}
+    given = (of_inputs & read) - made
+    behind, needed = set(), returned
     for index in reversed(range(len(graph.nodes))):
         node = graph.nodes[index]
         if not (needed - given).isdisjoint(node.outputs):

@@ -14,7 +14,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stage_daemon.runtime.training.split_backward import input_pass
+from stage_daemon.runtime.training import split_backward
+from stage_daemon.runtime.training.split_backward import WeightPass, input_pass
 from tests.random_examples import random_seeds
 
 WIDTH = 8
@@ -66,6 +67,14 @@ def written_in_place(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor
     return [layers[2](hidden).relu_()]
 
 
+def layers_beside_each_other(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor) -> Made:
+    return [torch.tanh(layers[0](x)) * layers[1](x) + layers[2](x)]
+
+
+def scaled_by_vectors(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor) -> Made:
+    return [layers[0](x * layers[1].bias) * layers[2].bias]
+
+
 def nothing_on_the_way(layers: nn.ModuleList, x: torch.Tensor, other: torch.Tensor) -> Made:
     return [layers[0](other)]
 
@@ -93,6 +102,8 @@ STAGES: tuple[Stage, ...] = (
     a_weight_transposed_once_for_two,
     passed_on_as_it_came,
     written_in_place,
+    layers_beside_each_other,
+    scaled_by_vectors,
     nothing_on_the_way,
 )
 
@@ -162,6 +173,41 @@ def test_each_half_does_half_of_the_products() -> None:
         weight_pass.run()
     assert (inputs.calls["mm"], weights.calls["mm"]) == (3, 3)
     assert (inputs.calls["tanh_backward"], weights.calls["tanh_backward"]) == (3, 0)
+
+
+def in_counted_halves(stage: Stage) -> tuple[Counter[str], Counter[str], WeightPass]:
+    layers, x, roots, gradients = ran(stage)
+    with Counted() as inputs:
+        _, weight_pass = input_pass(edges_of(roots), gradients, [x], list(layers.parameters()))
+    with Counted() as weights:
+        weight_pass.run()
+    return inputs.calls, weights.calls, weight_pass
+
+
+def test_a_weight_read_twice_is_done_with_in_the_first_pass() -> None:
+    """Three products for what was given, two for the weight, and one for the other layer's later."""
+    inputs, weights, _ = in_counted_halves(one_layer_twice)
+    assert (inputs["mm"], weights["mm"]) == (5, 1)
+
+
+def test_a_large_weight_read_twice_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_backward, "_MAX_WAITING_BYTES", WIDTH * WIDTH * 4 - 1)
+    inputs, weights, _ = in_counted_halves(one_layer_twice)
+    assert (inputs["mm"], weights["mm"]) == (3, 5)
+    assert_same(in_two(one_layer_twice), whole(one_layer_twice))
+
+
+def test_vectors_are_done_with_in_the_first_pass() -> None:
+    """Both by a product and a sum over rows; what is left is the layer."""
+    inputs, weights, _ = in_counted_halves(scaled_by_vectors)
+    assert (inputs["mul"], weights["mul"]) == (4, 0)
+    assert (inputs["mm"], weights["mm"]) == (1, 1)
+
+
+def test_layers_beside_each_other_are_one_call() -> None:
+    """Behind the beginning and what came out of the first pass."""
+    _, _, weight_pass = in_counted_halves(layers_beside_each_other)
+    assert [len(start.weights) for start in weight_pass.starts] == [0, 0, 6]
 
 
 def test_a_stage_that_was_given_nothing_does_all_with_its_weights() -> None:

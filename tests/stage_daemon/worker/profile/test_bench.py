@@ -21,6 +21,7 @@ from stage_daemon.worker.profile.bench import Bench, Unmeasured
 from stage_daemon.worker.profile.clock import Effort
 from tests.builders.exported import exported_small
 from tests.builders.registry import FAMILIES
+from tests.stage_daemon.worker.profile.test_rehearsal import message_of
 
 CPU = torch.device("cpu")
 ONCE = Effort(repetitions=1, warmup=1)
@@ -229,6 +230,23 @@ def test_each_half_of_a_backward_pass_is_measured_apart(monkeypatch: pytest.Monk
         (product, 0.0),
         (product, product),
     ]
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(8, 8), nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.scale
+
+
+def test_a_vector_is_done_with_in_the_pass_for_inputs() -> None:
+    """As split backward passes run."""
+    bench = Bench(message_of(Scaled(), ones(4, 8)), {}, CPU, ONCE, backward=True)
+    [_, scaling] = [bench.measure_backward(one) for one in bench.distinct]
+    assert scaling is not None
+    assert (scaling.input_gradients, scaling.weight_gradients) == (scaling.whole, 0.0)
 
 
 def test_no_backward_pass_is_measured_unless_asked_for() -> None:

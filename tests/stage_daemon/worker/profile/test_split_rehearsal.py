@@ -37,24 +37,44 @@ class Words(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         places = self.places(torch.arange(3))
-        hidden = functional.gelu(self.layer(self.words(tokens) + places))
-        return self.last(hidden).square().sum()
+        hidden = functional.gelu(self.layer(self.words(tokens)))
+        return self.last(hidden + places).square().sum()
 
 
 def cut(graph: graph_pb2.Graph) -> SplitGraph:
     return split_graph(graph, values_with_gradient(graph, ValueTable(graph, {})))
 
 
-def test_the_cut_is_behind_the_first_nodes_that_the_inputs_get_a_gradient_from() -> None:
+def test_the_cut_is_before_the_middle_of_the_nodes_that_read_weights() -> None:
+    """Of the layer, the sum with places and the last layer, not of what makes the words."""
     graph = message_of(Words(), TOKENS)
-    split = cut(graph)
-    looked_up = [index for index, node in enumerate(graph.nodes) if "embedding" in _operator(graph, node)]
-    words, places = sorted(looked_up, key=lambda index: {*graph.nodes[index].outputs} != split.given)
-    assert split.given == {*graph.nodes[words].outputs}
-    # What makes the words is before it; what is of weights alone is walked to from behind.
-    assert words not in split.nodes
-    assert places in split.nodes
-    assert len(split.nodes) == len(graph.nodes) - 1
+    split, names = cut(graph), [_operator(graph, node) for node in graph.nodes]
+    assert split.given == {*graph.nodes[names.index("aten::gelu")].outputs}
+    # What is of weights alone is walked to from behind.
+    behind = sorted(names[index] for index in split.nodes)
+    assert behind == sorted(
+        ["aten::arange", "aten::embedding", "aten::add", "aten::linear", "aten::square", "aten::sum"]
+    )
+
+
+class TwoResults(nn.Module):
+    """What the first layer makes is returned too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = self.layers[0](x)
+        return first.square().sum(), self.layers[2](torch.tanh(self.layers[1](first.relu()))).sum()
+
+
+def test_what_is_returned_from_before_the_cut_is_given() -> None:
+    graph = message_of(TwoResults(), torch.zeros(2, 4))
+    split, names = cut(graph), [_operator(graph, node) for node in graph.nodes]
+    made = {value_id: names[index] for index, node in enumerate(graph.nodes) for value_id in node.outputs}
+    assert sorted(made[value_id] for value_id in split.given) == ["aten::sum", "aten::tanh"]
+    assert sorted(names[index] for index in split.nodes) == ["aten::linear", "aten::sum"]
 
 
 def _operator(graph: graph_pb2.Graph, node: graph_pb2.Node) -> str:
@@ -81,7 +101,7 @@ def test_both_passes_together_add_whole_gradients_up(monkeypatch: pytest.MonkeyP
     whole = program_of(graph, values, CPU, num_kept=1)
     whole.train()
     expected = gradients(whole)
-    assert gradients(programs[0]).keys() == expected.keys() - {"words.weight"}
+    assert gradients(programs[0]).keys() == expected.keys() - {"words.weight", "layer.weight", "layer.bias"}
     for name, gradient in gradients(programs[0]).items():
         torch.testing.assert_close(gradient, (len(rounds) - 1) * expected[name])
 
@@ -114,5 +134,5 @@ def test_the_passes_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split_rehearsal, "marks_on", lambda _: Scripted(lambda: float(next(moments))))
     split = rehearse_split(graph, ValueTable(graph, {}), CPU, Effort(repetitions=3), cut(graph), lambda: None)
     assert split == SplitSeconds(input_gradients=4.0, weight_gradients=3.0)
-    # The beginning, and one for each layer: of words, places and both layers those behind the cut.
+    # The beginning, what came out of the first pass, the sum with places and the last layer.
     assert ran == [0, *[4] * 4]
