@@ -110,7 +110,6 @@ class LaneInterpreter:
         self._position += 1
         environment = Environment(microbatch=self._turn.microbatch(self._position))
         self._loop.run(environment.microbatch, (environment,))
-        self._metrics.num_microbatches += not environment.ended
         return environment
 
     def _take_input(self, _: int, environment: Environment) -> None:
@@ -138,8 +137,14 @@ class LaneInterpreter:
                     self._around.receivers[other].receive()
 
     def _forward(self, index: int, environment: Environment) -> None:
-        if environment.is_void:
+        if environment.ended:
             return
+        if environment.failure is None:
+            self._run_stage(index, environment)
+        # Before anything of it leaves: whoever has its answer finds it counted.
+        self._around.metrics[index].num_microbatches += 1
+
+    def _run_stage(self, index: int, environment: Environment) -> None:
         stage = self._around.stages[index]
         items = environment.read(stage.input_ids)
         try:

@@ -19,7 +19,7 @@ from stage_daemon.worker.frames import FrameKind
 from tests.stage_daemon.runtime.modules import ROWS, SHAPES, STARTS, Dropping, ThreeStages, batch_of, ids, wanted
 from tests.stage_daemon.runtime.test_pipeline import SIZES, assert_same
 from tests.stage_daemon.runtime.workers import Preparation, Prepared, Running, microbatch, running
-from tests.waiting import WAIT_SECONDS, eventually
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
 
@@ -57,18 +57,17 @@ async def test_equal_the_unsplit_module(
             for stage, own in enumerate(devices)
             for copy, device in enumerate(own)
         }
-        await eventually(lambda: have_run(pipeline, shares), f"copies to have run {shares}")
+        assert await num_microbatches(pipeline) == shares
     for batch, result in zip(batches, results, strict=True):
         assert_same(result, wanted(module, batch))
 
 
-async def have_run(pipeline: Running, shares: dict[tuple[int, str], int]) -> bool:
-    draws = {
+async def num_microbatches(pipeline: Running) -> dict[tuple[int, str], int]:
+    return {
         (stage.stage, device_id): stage.num_microbatches
         for device_id, worker in pipeline.workers.items()
         for stage in await worker.metrics()
     }
-    return draws == shares
 
 
 async def test_one_stage_alone_has_copies(preparation: Preparation, module: ThreeStages) -> None:

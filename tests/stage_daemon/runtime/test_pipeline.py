@@ -129,22 +129,22 @@ async def test_metrics_count_each_stage(preparation: Preparation, module: ThreeS
         async def read() -> list[stage_daemon_pb2.StageMetrics]:
             return [stage for worker in pipeline.workers.values() for stage in await worker.metrics()]
 
-        async def all_counted() -> bool:
-            return [stage.num_microbatches for stage in await read()] == [4, 4, 4]
-
-        # An output is there before the worker that sent on what it is made of has counted it.
-        await eventually(all_counted, "every stage to have counted four microbatches")
         metrics = await read()
+        assert [(stage.stage, stage.num_microbatches) for stage in metrics] == [(0, 4), (1, 4), (2, 4)]
+
+        async def all_sent() -> bool:
+            # Four times: one hidden value of 2 x 3 x 16 floats to each later stage, one tensor of 2 x 3 ids as well.
+            first, second, third = await read()
+            received = second.received_bytes + third.received_bytes
+            return first.sent_bytes == 4 * (2 * 384 + 2 * 48) and received == first.sent_bytes + second.sent_bytes
+
+        # An output is there before what it is made of is counted as sent.
+        await eventually(all_sent, "the bytes of four microbatches to be counted")
         process_ids = {worker.process_id for worker in pipeline.workers.values()}
-    assert [(stage.stage, stage.num_microbatches) for stage in metrics] == [(0, 4), (1, 4), (2, 4)]
     assert {stage.worker_process_id for stage in metrics} == process_ids
     assert all(stage.busy_seconds > 0 and stage.deployment_id == "dep-test" for stage in metrics)
-    first, second, third = metrics
-    assert first.received_bytes == 0
-    assert third.sent_bytes == 0
-    # Four times: one hidden value of 2 x 3 x 16 floats to each later stage, one tensor of 2 x 3 ids as well.
-    assert first.sent_bytes == 4 * (2 * 384 + 2 * 48)
-    assert second.received_bytes + third.received_bytes == first.sent_bytes + second.sent_bytes
+    assert metrics[0].received_bytes == 0
+    assert metrics[2].sent_bytes == 0
 
 
 async def test_inputs_wait_while_nobody_takes_results(preparation: Preparation, module: ThreeStages) -> None:

@@ -11,6 +11,7 @@ import pickle
 import resource
 import signal
 import socket
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -68,6 +69,12 @@ class Worker:
         return Passage(address, purpose, session_id, memory)
 
     def take(self) -> tuple[torch.Tensor, ...]:
+        deadline = time.monotonic() + WAIT_SECONDS
+        # `Ingress.take` waits for as long as nothing comes.
+        while not self.ingress._waiting:
+            left_seconds = deadline - time.monotonic()
+            assert left_seconds > 0, f"no microbatch reached the worker in {WAIT_SECONDS:.0f} s"
+            self.ingress._gather(left_seconds)
         submission = self.ingress.take()
         assert submission is not None
         return submission.read()  # type: ignore[return-value]
