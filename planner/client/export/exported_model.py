@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ class ExportedModel:
         paths = []
         for index, shard in enumerate(_shards(self.tensors, max_file_bytes), start=1):
             path = folder / f"weights-{index:05d}.safetensors"
-            save_file({name: tensor.detach().contiguous() for name, tensor in shard.items()}, path)
+            save_file(_apart(shard), path)
             paths.append(path)
         return tuple(paths)
 
@@ -90,6 +91,17 @@ def _check_complete(graph: Graph, tensors: Mapping[str, torch.Tensor], path: Pat
         dims, needed = tuple(tensors[state.name].shape), values[state.value_id].dims
         if dims != needed:
             raise Corrupt(f"{path}: {state.name!r} is {list(dims)}, the graph says {list(needed)}")
+
+
+def _apart(shard: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies of the tensors that share a storage: safetensors refuses those that overlap in memory."""
+    from planner.client.export.states import storage_of
+
+    num_owners = Counter(storage_of(tensor) for tensor in shard.values())
+    contiguous = {name: tensor.detach().contiguous() for name, tensor in shard.items()}
+    return {
+        name: tensor.clone() if num_owners[storage_of(tensor)] > 1 else tensor for name, tensor in contiguous.items()
+    }
 
 
 def _shards(tensors: Mapping[str, torch.Tensor], max_file_bytes: int) -> Iterator[dict[str, torch.Tensor]]:

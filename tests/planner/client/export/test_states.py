@@ -82,3 +82,20 @@ def test_channels_last_weights_and_inputs_keep_their_layout(train: bool, tmp_pat
     program = reload(exported, tmp_path)
 
     assert_bitwise_equal(run_program(exported, program, batch), run_module(module, batch))
+
+
+class Overlapping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole = nn.Parameter(torch.arange(12.0).view(4, 3))
+        self.rows = nn.Parameter(self.whole.detach()[1:3])
+        self.flat = nn.Parameter(self.whole.detach().view(-1))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return features @ self.whole @ self.rows.t() + self.flat[:2]
+
+
+def test_states_that_overlap_in_memory_are_saved(tmp_path: Path) -> None:
+    module, batch = Overlapping(), Batch(args=(torch.ones(2, 4),))
+    exported = export(module, batch.args)
+    assert_bitwise_equal(run_program(exported, reload(exported, tmp_path), batch), run_module(module, batch))
