@@ -46,7 +46,8 @@ def leaf_names(tree: PyTree, prefix: str = "") -> tuple[str, ...]:
 def _type_name(kind: type, context: Any) -> str:
     registered = _pytree.SUPPORTED_SERIALIZED_TYPES.get(kind)
     name = getattr(registered, "serialized_type_name", None)
-    if isinstance(name, str):
+    # torch gives every type that was registered without a name this one, those of torch.return_types too.
+    if isinstance(name, str) and name != _pytree.NO_SERIALIZED_TYPE_NAME_FOUND:
         named = context if isinstance(context, type) else kind
         return name if named is kind else f"{named.__module__}.{named.__qualname__}"
     return f"{kind.__module__}.{kind.__qualname__}"

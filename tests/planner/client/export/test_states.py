@@ -99,3 +99,17 @@ def test_states_that_overlap_in_memory_are_saved(tmp_path: Path) -> None:
     module, batch = Overlapping(), Batch(args=(torch.ones(2, 4),))
     exported = export(module, batch.args)
     assert_bitwise_equal(run_program(exported, reload(exported, tmp_path), batch), run_module(module, batch))
+
+
+def test_named_tuples_of_torch_come_back_as_their_own_types(tmp_path: Path) -> None:
+    def forward(self: nn.Module, features: torch.Tensor) -> Any:
+        return features.cummax(0), features.topk(2), features.kthvalue(2)
+
+    module, batch = type("NamedTuples", (nn.Module,), {"forward": forward})(), Batch(args=(torch.randn(4, 4),))
+    exported = export(module, batch.args)
+    output = run_program(exported, reload(exported, tmp_path), batch)
+    assert [type(item) for item in output] == [
+        torch.return_types.cummax,
+        torch.return_types.topk,
+        torch.return_types.kthvalue,
+    ]
