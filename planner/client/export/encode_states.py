@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections import Counter
 
 from planner.client.export.encode_nodes import NodeEncoder
-from planner.client.export.states import CapturedState, storage_of
+from planner.client.export.states import CapturedState, overlap, storage_of
 from planner.errors import UnsupportedModule
 from planner.graph.ir import State, StateKind
 
 
-def encode_states(states: tuple[CapturedState, ...], encoder: NodeEncoder) -> tuple[State, ...]:
-    """Raises UnsupportedModule for a constant that is written, or a written state of which another views a part."""
+def encode_states(states: tuple[CapturedState, ...], encoder: NodeEncoder, *, training: bool) -> tuple[State, ...]:
+    """Raises UnsupportedModule for a constant that is written, or a state that is written, by forward or in training,
+    of which another views a part."""
     written_groups = {state.tie_group for state in states if state.tie_group and encoder.is_mutated(state.placeholder)}
+    by_storage: dict[int, list[CapturedState]] = {}
+    for state in states:
+        by_storage.setdefault(storage_of(state.tensor), []).append(state)
     records = []
     for state in states:
         mutated = encoder.is_mutated(state.placeholder) or state.tie_group in written_groups
         if mutated:
             _check_mutable(state, states)
+        if training and state.tensor.requires_grad:
+            _check_trainable(state, by_storage[storage_of(state.tensor)])
         records.append(
             State(
                 name=state.name,
@@ -48,3 +54,14 @@ def _check_mutable(state: CapturedState, states: tuple[CapturedState, ...]) -> N
             f"{state.name!r}: the forward writes it, and another state is a different view of the same storage; "
             "give each its own storage"
         )
+
+
+def _check_trainable(state: CapturedState, in_storage: list[CapturedState]) -> None:
+    """Each state is carried by itself, so a step on one would not be seen in another that lies in the same bytes."""
+    for other in in_storage:
+        is_tied = other is state or (state.tie_group and other.tie_group == state.tie_group)
+        if not is_tied and overlap(state.tensor, other.tensor):
+            raise UnsupportedModule(
+                f"{state.name!r}: training writes it, and {other.name!r} is a different view of the same bytes; "
+                "compute one from the other in forward, or call eval() on a module that is not to be trained"
+            )

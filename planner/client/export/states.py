@@ -122,3 +122,18 @@ def _identity(tensor: torch.Tensor) -> tuple[object, ...]:
 def storage_of(tensor: torch.Tensor) -> int:
     """Equal for tensors that share storage, on meta too, where no address tells."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether some byte of the storage that they share may be of both: what lies between a tensor's first and last
+    element counts as its own."""
+    if not one.numel() or not other.numel():
+        return False
+    (first, first_end), (second, second_end) = _span(one), _span(other)
+    return first < second_end and second < first_end
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    begin = tensor.storage_offset()
+    return int(begin) * tensor.itemsize, int(begin + last + 1) * tensor.itemsize

@@ -64,7 +64,7 @@ def translate(
         values=encoder.values(),
         nodes=encoder.nodes(),
         subgraphs=encoder.subgraphs(),
-        states=encode_states(states, encoder),
+        states=encode_states(states, encoder, training=module.training),
         inputs=inputs,
         outputs=outputs,
         input_tree=input_tree,

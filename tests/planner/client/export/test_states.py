@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from planner.client.export import export
+from planner.errors import UnsupportedModule
 from planner.graph.ir import StateKind
 from tests.builders.case import Batch
 from tests.builders.reload import assert_bitwise_equal, reload, run_module, run_program
@@ -96,7 +97,31 @@ class Overlapping(nn.Module):
 
 
 def test_states_that_overlap_in_memory_are_saved(tmp_path: Path) -> None:
-    module, batch = Overlapping(), Batch(args=(torch.ones(2, 4),))
+    module, batch = Overlapping().eval(), Batch(args=(torch.ones(2, 4),))
+    exported = export(module, batch.args)
+    assert_bitwise_equal(run_program(exported, reload(exported, tmp_path), batch), run_module(module, batch))
+
+
+def test_states_that_overlap_are_not_trained() -> None:
+    with pytest.raises(UnsupportedModule, match=r"'whole': training writes it, and 'rows' is a different view"):
+        export(Overlapping().train(), (torch.ones(2, 4),))
+    export(Overlapping().train().requires_grad_(False), (torch.ones(2, 4),))
+
+
+class Beside(nn.Module):
+    """As recurrent layers lay out their weights for cuDNN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        flat = torch.arange(12.0)
+        self.first, self.second = nn.Parameter(flat[:8].view(4, 2)), nn.Parameter(flat[8:].view(2, 2))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return features @ self.first @ self.second
+
+
+def test_states_beside_each_other_in_one_storage_are_trained(tmp_path: Path) -> None:
+    module, batch = Beside().train(), Batch(args=(torch.ones(2, 4),))
     exported = export(module, batch.args)
     assert_bitwise_equal(run_program(exported, reload(exported, tmp_path), batch), run_module(module, batch))
 
