@@ -40,6 +40,7 @@ from access.door import (
     send_announcement,
 )
 from access.ring import Ring
+from planner.errors import ResourceExhausted
 from protos.v1 import stage_daemon_pb2
 
 _SHARED = {INPUTS: INPUTS_SHARED, OUTPUTS: OUTPUTS_SHARED, TRAINING: TRAINING}
@@ -93,7 +94,8 @@ def _worth_keeping(ring: Ring | None) -> Ring | None:
 
 
 class Passage:
-    """One direction of a session, or both of a training. Raises OSError where the worker has gone or stands still."""
+    """One direction of a session, or both of a training. Raises OSError where the worker has gone or stands still,
+    and ResourceExhausted where this process has no room for the memory that the worker shares."""
 
     def __init__(
         self, door: stage_daemon_pb2.WorkerDoor, purpose: bytes, session_id: int, memory: Ring | None = None
@@ -199,7 +201,11 @@ class Passage:
                 break
             self._begin += HEAD.size
             if not self._incoming.announced(place, payload_bytes):
-                raise ConnectionError("this process has no descriptor or no address space for the worker's memory")
+                raise ResourceExhausted(
+                    f"memory for results: the worker shares {place} slots of {payload_bytes} bytes, and this process "
+                    "has no descriptor or no address space for them; raise its limits (ulimit -n, ulimit -v), or keep "
+                    "fewer results and files open"
+                )
         message_end = HEAD.size + message_bytes
         if place != BEHIND:
             return self._take_from_slot(sequence, message_end, place, payload_bytes, until)

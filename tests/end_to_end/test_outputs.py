@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,8 +15,8 @@ from planner.client import PlannerClient, export
 from planner.client.local_cluster import LocalCluster
 from planner.client.outputs import ChosenOutput
 from planner.client.records import Deployment
-from planner.errors import InvalidArgument, MicrobatchFailed
-from planner.plan.options import CutMode
+from planner.errors import InvalidArgument, MicrobatchFailed, ResourceExhausted
+from planner.plan.options import CutMode, SingleMode
 from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
@@ -91,3 +94,25 @@ def test_outputs_that_are_not_there_are_refused_by_client_and_daemon(
         pipeline.chosen = (ChosenOutput(text="other", index=2, dtype=None),)
         with pytest.raises(InvalidArgument, match="output 2 of a graph that gives 2"):
             pipeline(batch(3))
+
+
+class Large(nn.Module):
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return features.repeat(64, 1)
+
+
+def test_a_client_without_room_for_the_results_memory_is_told(
+    client: PlannerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, full = torch.ones(2, 1024), OSError(errno.ENOMEM, "no room")
+    deployed = client.deploy(client.create_plan(client.submit(export(Large(), (batch,))).id, SingleMode()).id)
+    with client.pipeline(deployed.id) as pipeline:
+        with monkeypatch.context() as without_room:
+            without_room.setattr(mmap, "mmap", Mock(side_effect=full))
+            with pytest.raises(
+                ResourceExhausted, match=r"memory for results: the worker shares \d+ slots .* raise its"
+            ):
+                list(pipeline.run([batch]))
+        [result] = pipeline.run([batch])
+        assert torch.equal(result, Large()(batch))
+    client.stop(deployed.id)
