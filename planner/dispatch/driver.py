@@ -89,14 +89,20 @@ class Driver:
         self._rollout_tasks: set[asyncio.Task[None]] = set()
         self._watches: set[asyncio.Task[None]] = set()
         self._told_bytes: dict[tuple[str, int], int] = {}
+        self._is_closed = False
 
     async def handle(self, event: Event, placement: Placement | None = None, *, generation: int | None = None) -> None:
         """Events are taken one at a time; each step is written down before it is acted on.
 
         With `generation` the event is about that one: where the next has begun meanwhile it says nothing. A caller that
         leaves once its event is being taken changes nothing: what is written down is acted on.
+
+        Raises NotLeading once the driver is closed.
         """
         await self._lock.acquire()
+        if self._is_closed:
+            self._lock.release()
+            raise NotLeading(f"this planner has let go of {self.deployment.id}; ask the one that leads")
         caller = asyncio.current_task()
         taking = asyncio.create_task(self._take(event, placement, generation, caller))
         self._taking[taking] = caller
@@ -126,9 +132,10 @@ class Driver:
             self._log_state()
         if is_new and (step.rollout.state.ended or step.rollout.state in ABANDONED):
             self._abandon_rollout(caller)
-        for command in step.commands:
-            self._spawn(command)
-        self._keep_watch(caller)
+        if not self._is_closed:
+            for command in step.commands:
+                self._spawn(command)
+            self._keep_watch(caller)
         if step.rollout.state.ended:
             self.ended.set()
         if is_new and (step.rollout.state.ended or step.rollout.state is DeploymentState.READY):
@@ -140,6 +147,9 @@ class Driver:
         return bool(self._tasks)
 
     async def close(self) -> None:
+        """Whoever takes the deployment up goes on from what is written down. An event of another's that is being taken
+        is still written, and not acted on."""
+        self._is_closed = True
         own = self._tasks | self._watches
         tasks = own | {taking for taking, caller in self._taking.items() if caller in own}
         for task in tasks:

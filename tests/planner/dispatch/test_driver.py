@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -15,6 +16,7 @@ from planner.dispatch.leadership import Leadership
 from planner.dispatch.ledger import Ledger
 from planner.dispatch.rollout import Broken, Started, StopAsked, TakenUp
 from planner.dispatch.stage_modules import StageRequests
+from planner.errors import NotLeading
 from planner.store.database import Database
 from planner.store.deployment_records import Deployment, DeploymentEvent, DeploymentState, Failure, RecoveryPolicy
 from planner.store.deployments import get_deployment
@@ -220,6 +222,33 @@ async def test_closing_calls_off_what_is_under_way_and_leaves_the_deployment(wor
     await eventually(lambda: world.first.cancelled == ["load"])
     assert (await world.row()).state is DeploymentState.LOADING
     assert not world.driver.is_busy
+
+
+async def test_once_closed_nothing_is_written_any_more_or_acted_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the event that is being written."""
+    append, is_writing, goes_on = world.ledger.append, asyncio.Event(), asyncio.Event()
+
+    async def slowly(*given: Any) -> None:
+        is_writing.set()
+        await goes_on.wait()
+        await append(*given)
+
+    monkeypatch.setattr(world.ledger, "append", slowly)
+    starting = asyncio.create_task(world.driver.handle(Started()))
+    await asyncio.wait_for(is_writing.wait(), WAIT_SECONDS)
+    stopping = asyncio.create_task(world.driver.handle(StopAsked()))
+    # It comes to wait for its turn.
+    await asyncio.sleep(0)
+    await world.driver.close()
+    goes_on.set()
+    await asyncio.wait_for(starting, WAIT_SECONDS)
+    with pytest.raises(NotLeading, match="has let go of dep-1"):
+        await asyncio.wait_for(stopping, WAIT_SECONDS)
+    assert (await world.row()).state is DeploymentState.LOADING
+    assert not world.driver.is_busy
+    assert not world.first.asked
 
 
 @pytest.mark.parametrize(
