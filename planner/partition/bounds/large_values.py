@@ -20,8 +20,8 @@ from planner.partition.problem import Booleans, Floats, Integers, PartitionProbl
 _MARGIN, _MARGIN_OF_PROGRAMME = 1 - 1e-9, 1 - 1e-6
 _SHARES_OF_VALUES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _STEPS = 50
-# A linear programme of so many nodes takes some tenths of a second.
-_MAX_NODES = 5_000
+# Their linear programmes take a second together, those of a transformer of twice as many nodes four.
+_MAX_NODES = 2_500
 
 
 def large_values_bound(problem: PartitionProblem, proven: float, limit: float) -> float:

@@ -99,12 +99,13 @@ FACTORS = sorted({numerator / denominator for denominator in (10, 100, 3, 7, 16)
 def test_factors_whose_products_end_on_the_same_integers_as_their_fractions() -> None:
     """Every size that could end elsewhere: the fraction's whole products, from small to near 2^31."""
     carried = 0
-    for factor in FACTORS:
+    for number, factor in enumerate(FACTORS):
         fraction = Fraction(factor).limit_denominator(10_000)
         multiples = sorted({*range(1, 200), *(2**power + step for power in range(8, 28) for step in (-1, 0, 1))})
         halves = [fraction.denominator * multiple // 2 for multiple in multiples]
         sizes = [size for half in halves for size in (half, 2 * half) if 0 < size < 2**31]
-        for of_torch, of_python in ROUNDINGS:
+        # Sympy takes 30 ms for each that rounds halves to even.
+        for of_torch, of_python in ROUNDINGS if number % 5 == 0 else ROUNDINGS[:-1]:
             integers = as_integers(of_torch(FLOAT * factor))
             expected = [of_python(size * factor) for size in sizes]
             if integers is None:
