@@ -183,7 +183,8 @@ def least_exchanged(problem: PartitionProblem, aside: Booleans, weighted_work: F
     both in the set and outside it.
 
     A linear programme: each node is in the set to some share, a value crosses by how much its ends' shares differ. Its
-    optimum is one set's ratio (Hu, Moerder: Multiterminal flows in a hypergraph, 1985).
+    optimum is one set's ratio, for bytes across borders are submodular (Lovász: Submodular functions and convexity,
+    1983).
     """
     import highspy
 
