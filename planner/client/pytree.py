@@ -179,6 +179,14 @@ def _registered(tree: TreeObject) -> Rebuild | None:
         return None
     registered = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(tree.type_name)
     if registered is None:
-        return None
+        return _of_torch(tree.type_name)
     definition = pytree.SUPPORTED_NODES[registered]
     return lambda items: definition.unflatten_fn(items, list(tree.keys))
+
+
+def _of_torch(type_name: str) -> Rebuild | None:
+    """A named tuple as operators return them (`torch.return_types.topk`), which torch registers without a label."""
+    module, _, name = type_name.rpartition(".")
+    types = sys.modules.get("torch.return_types") if module == "torch.return_types" else None
+    kind = getattr(types, name, None)
+    return kind if kind in getattr(types, "all_return_types", ()) else None

@@ -146,6 +146,25 @@ def test_an_unknown_container_comes_back_as_a_dict() -> None:
     assert unflatten_outputs(graph_giving(tree, [DATA]), ["x"]) == {"logits": "x"}
 
 
+@pytest.mark.parametrize("name", ["topk", "cummax"])
+def test_a_named_tuple_of_torch_comes_back_as_itself_where_nothing_was_exported(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr("planner.client.pytree._containers", {})
+    tree = TreeObject(f"torch.return_types.{name}", ("0", "1"), (LEAF, LEAF))
+    result = unflatten_outputs(graph_giving(tree, [DATA, DATA]), [1, 2])
+    assert type(result) is getattr(torch.return_types, name)
+    assert tuple(result) == (1, 2)
+
+
+@pytest.mark.parametrize("name", ["unknown", "pytree_register_structseq", "__loader__"])
+def test_what_is_no_named_tuple_of_torch_comes_back_as_a_dict(name: str) -> None:
+    tree = TreeObject(f"torch.return_types.{name}", ("0",), (LEAF,))
+    assert unflatten_outputs(graph_giving(tree, [DATA]), ["x"]) == {"0": "x"}
+
+
 def test_a_remembered_container_comes_back_as_itself() -> None:
     remember_container("tests.Remembered", ("low", "high"), lambda items: range(*items))
     tree = TreeObject("tests.Remembered", ("low", "high"), (LEAF, LEAF))
