@@ -6,8 +6,11 @@ second of the two nodes is handed from elsewhere is received by its device. Of d
 
 serial_bound holds where each device runs one stage, which waits for all that it reads and sends at its end. What lies
 between two nodes of the path that stand in one stage stands in that stage too, since edges go to higher stages only,
-and adds all its work to the path. Only as many pairs can stand apart as there are further devices, and what lies
-between those may run meanwhile; but then something is sent.
+and adds all its work to the path. Where they stand apart, stages of their own between the two may run side by side.
+Such stages serve no other block, or they would wait for themselves; so one device more than blocks are parted runs what
+is outside them. Of a block with m stages of its own, on devices as fast together as s of the fastest, at most 1 - 1/s
+of the work is spared: the batch goes through any of these stages, the longest too, and is sent before it and behind
+it. Either a stage outside has one of the fastest devices, or all that is outside runs slower.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ _SPANS = (4, 8, 16, 32, 64, 128, 512)
 _STRETCH = 256
 # How much more the device counts that the block is handed to at its end than it would if work were spread evenly.
 _SHARES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+# So many stages side by side, or more, are taken to spare all of a block's work: each count is tried for each block.
+_MANY = 16
 _MARGIN = 1 - 1e-9
 
 
@@ -52,11 +57,21 @@ def serial_bound(problem: PartitionProblem, bundles: Bundles, num_stages: int = 
     on_path = np.zeros(bundles.count, dtype=np.bool_)
     on_path[path] = True
     beside = np.flatnonzero(~on_path & (first >= 0) & (last < len(path)))
-    sent = _least(problem, problem.link_latency_seconds)
-    apart = min(problem.num_devices, num_stages or problem.num_devices) - 1
-    longest = float(seconds[path].sum())
-    bounds = [longest + _serial(seconds[beside], first[beside], last[beside], span, apart, sent) for span in _SPANS]
-    return max(longest, *bounds) * _MARGIN
+    message = _message_seconds(problem, bundles)
+    path_seconds = seconds[path]
+    most_stages = min(problem.num_devices, num_stages or problem.num_devices)
+    longest = float(path_seconds.sum())
+    slowness = _slowness(problem.compute_seconds, fastest)
+    bounds = [longest]
+    for span in _SPANS:
+        near = beside[last[beside] - first[beside] <= span]
+        if near.size:
+            blocks = _blocks(path_seconds, message, path, near, seconds[near], first[near], last[near])
+            in_turn = longest + float(blocks.beside.sum())
+            bounds.append(
+                min(in_turn - _spared(blocks, most_stages, slowness), _slower(blocks, in_turn, most_stages, slowness))
+            )
+    return max(bounds) * _MARGIN
 
 
 def block_bound(problem: PartitionProblem, bundles: Bundles) -> float:
@@ -78,8 +93,7 @@ def block_bound(problem: PartitionProblem, bundles: Bundles) -> float:
     if not np.isfinite(own).all():
         return math.inf
     reads, latency = _reads(problem, bundles), _least(problem, problem.link_latency_seconds)
-    message, handed = np.full(bundles.count, np.inf), np.zeros(bundles.count)
-    np.minimum.at(message, reads.makers, latency + reads.seconds)
+    message, handed = _message_seconds(problem, bundles), np.zeros(bundles.count)
     joined = place[reads.readers] == last[reads.makers] + 1
     np.add.at(handed, reads.makers[joined], reads.seconds[joined])
     blocks = _Blocks(
@@ -189,20 +203,100 @@ def _least(problem: PartitionProblem, links: Floats) -> float:
     return float(links[apart].min()) if problem.num_devices > 1 else 0.0
 
 
-def _serial(seconds: Floats, first: Integers, last: Integers, span: int, num_apart: int, sent: float) -> float:
-    """Seconds of what lies beside the path and runs in turn with it, cut where nothing within `span` is parted."""
-    near = last - first <= span
-    seconds, first, last = seconds[near], first[near], last[near]
-    if not first.size:
-        return 0.0
+def _message_seconds(problem: PartitionProblem, bundles: Bundles) -> Floats:
+    """By bundle: what it takes at least to send anything that it makes; infinite where nothing of it is read."""
+    reads, message = _reads(problem, bundles), np.full(bundles.count, np.inf)
+    np.minimum.at(message, reads.makers, _least(problem, problem.link_latency_seconds) + reads.seconds)
+    return message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _SerialBlocks:
+    """Stretches of the path between nodes that no bundle beside the path runs past. Seconds of each block: of bundles
+    `beside` the path, of these and the path's own `within`, and of the least `message` inside."""
+
+    beside: Floats
+    within: Floats
+    message: Floats
+
+
+def _blocks(
+    path_seconds: Floats,
+    message: Floats,
+    path: list[int],
+    near: Integers,
+    seconds: Floats,
+    first: Integers,
+    last: Integers,
+) -> _SerialBlocks:
+    """Of the bundles `near`, each between its places on the path. Others lie in some block or in none: their messages
+    count for each."""
     size = int(last.max()) + 1
     crossed = np.zeros(size + 1)
     np.add.at(crossed, first + 1, 1)
     np.add.at(crossed, last, -1)
-    whole = np.cumsum(crossed[:size]) == 0
-    block = np.cumsum(whole)[first]
-    spared = np.sort(np.maximum(np.bincount(block, seconds) - sent, 0.0))[::-1]
-    return float(seconds.sum() - spared[:num_apart].sum())
+    ends = np.flatnonzero(np.cumsum(crossed[:size]) == 0)
+    block = np.searchsorted(ends, first, side="right") - 1
+    starts, count = ends[:-1], ends.size - 1
+    before = np.concatenate([[0.0], np.cumsum(path_seconds)])
+    beside = np.bincount(block, seconds, count)
+    elsewhere = np.ones(message.size, dtype=np.bool_)
+    elsewhere[near], elsewhere[path] = False, False
+    least = np.minimum.reduceat(message[path][: ends[-1]], starts)
+    np.minimum.at(least, block, message[near])
+    return _SerialBlocks(
+        beside=beside,
+        within=beside + before[ends[1:]] - before[starts + 1],
+        message=np.minimum(least, message[elsewhere].min(initial=np.inf)),
+    )
+
+
+def _slowness(compute_seconds: Floats, fastest: Floats) -> Floats:
+    """[devices] ascending: how many times the least seconds of a node it takes at least, for each."""
+    takes_time = (fastest > 0) & np.isfinite(fastest)
+    least: Floats = (compute_seconds[:, takes_time] / fastest[takes_time]).min(axis=1, initial=np.inf)
+    return np.sort(np.where(np.isfinite(least), least, 1.0))
+
+
+def _spared(blocks: _SerialBlocks, most_stages: int, slowness: Floats) -> float:
+    """Seconds that blocks with stages of their own take off the path at most, where a stage outside has one of the
+    fastest devices: one stage for each behind it, and at least two side by side. O(stages^2) once the largest blocks
+    are known."""
+    spared = np.zeros(most_stages)
+    counts = np.arange(2, min(most_stages - 1, _MANY + 1))
+    shares = 1 - 1 / np.cumsum(1 / slowness[1:])[counts - 1]
+    shares[counts == _MANY] = 1.0
+    each = np.minimum(
+        blocks.within[:, None] * shares - 2 * blocks.message[:, None],
+        (blocks.beside - blocks.message)[:, None],
+    )
+    for own in each[_largest(each, _most_parted(most_stages))]:
+        better = spared.copy()
+        for count, seconds in zip(counts.tolist(), own.tolist(), strict=True):
+            better[count + 1 :] = np.maximum(better[count + 1 :], spared[: -count - 1] + seconds)
+        spared = better
+    return float(spared.max())
+
+
+def _slower(blocks: _SerialBlocks, in_turn: float, most_stages: int, slowness: Floats) -> float:
+    """Seconds where no stage outside the parted blocks has one of the fastest devices."""
+    slower = slowness[slowness > slowness[0] * (1 + 1e-9)]
+    if not slower.size:
+        return math.inf
+    apart = np.sort(blocks.within)[::-1][: _most_parted(most_stages)]
+    return float(slower[0] * (in_turn - apart.sum()))
+
+
+def _most_parted(most_stages: int) -> int:
+    """Of blocks: each takes two stages and one behind it, and there is one before all."""
+    return (most_stages - 1) // 3
+
+
+def _largest(each: Floats, most: int) -> Integers:
+    """Rows that are among so many largest of some column; of those some choice of so many rows is the best."""
+    if each.shape[0] <= most or not each.size:
+        return np.arange(each.shape[0] if each.size else 0)
+    return np.unique(np.argpartition(-each, most - 1, axis=0)[:most])
 
 
 def _neighbours(problem: PartitionProblem, bundles: Bundles) -> tuple[list[list[int]], list[list[int]]]:

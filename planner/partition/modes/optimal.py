@@ -39,6 +39,7 @@ from planner.partition.ordered.program_pass import Layout
 from planner.partition.portfolio.cut_search import climb, fewest_stages
 from planner.partition.portfolio.exact_ideals import bound_by_fewer_nodes, least_over_ideals
 from planner.partition.portfolio.exact_latency import is_small, least_latency
+from planner.partition.portfolio.fork_stages import offer_forks
 from planner.partition.portfolio.orders import offer_other_orders, offer_own_order
 from planner.partition.portfolio.portfolio import Portfolio, Search, run_in_turn
 from planner.partition.portfolio.reasons import reasons
@@ -241,6 +242,9 @@ def _is_for(*objectives: Objective) -> Callable[[Portfolio], bool]:
 
 TRANSFERS = Search(name="transfers that no device is spared", run=_transfers, applies=_is_bottleneck)
 LOCAL_SEARCH = Search(name="local search on the true objective", run=_local_search, applies=_has_not_climbed)
+SMALL_LATENCY = Search(
+    name="all stages and devices of a small program, for latency", run=least_latency, applies=is_small
+)
 CONTIGUOUS = (
     Search(name="the whole program on one device", run=offer_single_devices),
     Search(name="segments of the program order, exact over that order", run=_program_order),
@@ -256,7 +260,13 @@ CONTIGUOUS = (
     ),
     Search(name="additive relaxation", run=offer_relaxed_placements),
     Search(name="segments of other orders", run=offer_other_orders),
+    Search(
+        name="stages side by side, where idle devices are worth it",
+        run=offer_forks,
+        applies=lambda portfolio: portfolio.best is not None and _runs_side_by_side(portfolio),
+    ),
     LOCAL_SEARCH,
+    SMALL_LATENCY,
     Search(name="other modes, where quick", run=_other_modes),
     LOCAL_SEARCH,
     Search(name="copies of stages", run=_copies, applies=lambda portfolio: portfolio.request.replicate),
@@ -265,7 +275,7 @@ CONTIGUOUS = (
 FREE = (
     Search(name="one stage on each device", run=_one_stage_on_each_device),
     Search(name="list scheduling", run=offer_schedules, applies=_runs_side_by_side),
-    Search(name="all stages and devices of a small program, for latency", run=least_latency, applies=is_small),
+    SMALL_LATENCY,
     Search(
         name="additive relaxation",
         run=offer_relaxed_placements,

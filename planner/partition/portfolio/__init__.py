@@ -3,7 +3,7 @@
 The loop            portfolio (what a search is, who runs them, and the best assignment and bound so far)
 By orders           orders: segments of the program's order and of others, for the objective
 Over every order    ideal_stages, exact_ideals: chains of order ideals, exact or a bound
-A lone batch        exact_latency: branch and bound over stages anywhere
+A lone batch        exact_latency: branch and bound over all stages and devices; fork_stages: stages side by side
 By relaxation       relaxation: the additive model, and the way back from it to stages
 Loops, compiled     ideal_stages_kernel
 Made better         cut_search (moves on the true objective, and joins that cost nothing), replicated (copies on idle

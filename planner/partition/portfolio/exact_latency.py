@@ -3,7 +3,8 @@
 Stages are appended in the order in which they run. What is known of a prefix of stages only grows with those behind it:
 they add to what its stages send, never take away. So its times, and the least that the bundles left over add to them,
 bound every assignment that begins so. List scheduling fixes the order of the bundles, and with it which of them run in
-the last stage, where all that the program returns is received; here the order is part of the choice.
+the last stage, where all that the program returns is received; here the order is part of the choice. A device runs any
+number of stages where that is asked for (`free`), else one: then it is never free again.
 
 Exponential in the bundles: for small programs, and counted in steps.
 """
@@ -49,7 +50,7 @@ def is_small(portfolio: Portfolio) -> bool:
 class _Prefix:
     """Stages that run first, and their times where no other stage followed. `done` [stages] when each has run.
 
-    `members`: the bundles of all of them, `bundles` of each. `used_bytes` of each device, `free`: when it is idle.
+    `members`: the bundles of all of them, `bundles` of each. `used_bytes` of each device, `free`: when it may run more.
     `sends` [stages]: the largest latency that it pays, and the seconds of each value.
     """
 
@@ -70,7 +71,7 @@ class _Search:
     def __init__(self, portfolio: Portfolio) -> None:
         self._portfolio, self._problem, bundles = portfolio, portfolio.problem, portfolio.bundles
         problem, owner, count = portfolio.problem, portfolio.bundles.bundle_of_node, portfolio.bundles.count
-        self._left = int(MAX_PREFIXES * portfolio.request.effort)
+        self._left, self._is_free = int(MAX_PREFIXES * portfolio.request.effort), portfolio.request.free
         self._all = (1 << count) - 1
         self._before = [sum(1 << other for other in bundles.before[bundle]) for bundle in range(count)]
         self._seconds = [np.bincount(owner, row, count).tolist() for row in problem.compute_seconds]
@@ -137,7 +138,7 @@ class _Search:
         devices = [
             device
             for device, alike in self._class_of.items()
-            if device in used or device == next(other for other in alike if other not in used)
+            if (self._is_free if device in used else device == next(other for other in alike if other not in used))
         ]
         longer = []
         for own in self._ready_sets(prefix.members):
@@ -251,6 +252,8 @@ class _Search:
             forward=seconds,
             sent=[largest + sum(values.values()) for largest, values in prefix.sends],
         )
+        if not self._is_free:
+            free = dict.fromkeys(free, math.inf)
         return replace(
             prefix, done=tuple(done), free=tuple(free.get(device, 0.0) for device in range(len(self._rooms)))
         )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import product
+from itertools import permutations, product
+
+import numpy as np
 
 from planner.partition.assignment import Assignment
 from planner.partition.problem import PartitionProblem
+from planner.partition.program_orders import Bundles
 from tests.planner.partition.problems import problem as problem_of
 
 
@@ -54,3 +57,45 @@ def schedules(problem: PartitionProblem, choice: random.Random) -> Iterator[Assi
                         on.append(devices[node])
                     stages[node] = len(on) - 1
                 yield Assignment(stage_of_node=tuple(stages), device_of_stage=tuple(on), reasons=())
+
+
+def fork_on_many_devices(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
+    """Five or six nodes on four or five devices, and their seconds on the quickest; messages cheap or dear."""
+    n, num_devices = int(rng.integers(5, 7)), int(rng.integers(4, 6))
+    reads = [[0]]
+    for node in range(1, n):
+        near = [1 + other for other in range(node) if rng.random() < (0.5 if node - other < 3 else 0.15)]
+        reads.append(near or [1 + int(rng.integers(node))])
+    if rng.random() < 0.6:
+        unread = set(range(1, n)) - {value for own in reads for value in own}
+        reads[-1] = sorted({*reads[-1], *unread})
+    seconds = rng.integers(1, 9, n).astype(np.float64)
+    speeds = [1.0] * num_devices if rng.random() < 0.7 else rng.choice([1.0, 1.3, 2.0], num_devices).tolist()
+    problem = problem_of(
+        compute_seconds=[(seconds * speed).tolist() for speed in speeds],
+        reads=reads,
+        value_bytes=rng.integers(0, 4, n + 1).tolist(),
+        returned=(n,),
+        latency=float(rng.choice([0.0, 0.1, 0.5, 2.0])),
+        per_byte=float(rng.choice([0.0, 0.1, 0.7])),
+    )
+    return problem, float(seconds.sum() * min(speeds))
+
+
+def stages_in_order(bundles: Bundles, most: int) -> Iterator[tuple[int, ...]]:
+    """Each way to give the bundles so many stages at most, none of them empty, that edges follow."""
+    for stages in product(range(most), repeat=bundles.count):
+        if len(set(stages)) == max(stages) + 1 and all(
+            stages[bundle] <= stages[reader] for bundle, readers in enumerate(bundles.after) for reader in readers
+        ):
+            yield stages
+
+
+def devices_told_apart(problem: PartitionProblem, count: int) -> Iterator[tuple[int, ...]]:
+    """So many distinct devices over equal links, each order of their speeds once."""
+    told = set()
+    for devices in permutations(range(problem.num_devices), count):
+        speeds = tuple(problem.compute_seconds[list(devices), 0].tolist())
+        if speeds not in told:
+            told.add(speeds)
+            yield devices

@@ -69,6 +69,21 @@ def branches_too_dear_to_part(rng: np.random.Generator) -> tuple[PartitionProble
     return instance, float(seconds.sum())
 
 
+def branches_on_devices_of_their_own(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
+    """Between a first node and a last one: equal branches, each on a device, and a message before and behind them."""
+    branches, branch = int(rng.integers(2, 5)), float(rng.integers(4, 9))
+    seconds = [float(rng.integers(1, 9)), *[branch] * branches, float(rng.integers(1, 9))]
+    message = float(rng.choice([0.0, 0.25, 1.0]))
+    instance = problem(
+        compute_seconds=[seconds] * (branches + 2),
+        reads=[[0], *([1] for _ in range(branches)), list(range(2, branches + 2))],
+        value_bytes=[0] * (branches + 3),
+        latency=message,
+        returned=(branches + 2,),
+    )
+    return instance, seconds[0] + branch + seconds[-1] + 2 * message
+
+
 def states_that_can_be_spread_evenly(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
     """Those meant for one device fill the same share of it; one that no node uses is nowhere."""
     devices, share = int(rng.integers(1, 4)), int(rng.integers(1, 9))

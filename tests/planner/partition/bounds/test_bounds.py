@@ -18,6 +18,7 @@ from planner.partition.bounds.large_values import large_values_bound, least_exch
 from planner.partition.bounds.latency import block_bound, path_bound, serial_bound
 from planner.partition.bounds.transfers import transfer_bound
 from planner.partition.bounds.work import largest_bundle_bound, memory_bound, work_bound
+from planner.partition.evaluate import evaluate
 from planner.partition.objective import Objective
 from planner.partition.placement.contiguous import best_contiguous
 from planner.partition.placement.free import best_free
@@ -31,11 +32,18 @@ from planner.partition.registry import partition
 from planner.partition.request import Request
 from planner.partition.traffic import traffic
 from tests.planner.partition.bounds import known_optima
-from tests.planner.partition.bounds.forks import forks_and_joins, schedules
+from tests.planner.partition.bounds.forks import (
+    devices_told_apart,
+    fork_on_many_devices,
+    forks_and_joins,
+    schedules,
+    stages_in_order,
+)
 from tests.planner.partition.exact import all_contiguous, every_assignment, least, optima
 from tests.planner.partition.ordered.programs_on_hosts import random_program
 from tests.planner.partition.problems import chain, problems, trainings
 from tests.planner.partition.problems import problem as problem_of
+from tests.planner.partition.reckoning import Reckoner
 from tests.random_examples import random_examples, random_seeds
 
 INFERENCE = [Objective.THROUGHPUT, Objective.LATENCY, Objective.MEMORY]
@@ -339,6 +347,14 @@ def test_branches_too_dear_to_part_run_in_turn() -> None:
 
 
 @pytest.mark.fuzz
+def test_branches_spare_no_more_than_stages_of_their_own_can() -> None:
+    check_is_tight(
+        known_optima.branches_on_devices_of_their_own,
+        lambda problem, _: serial_bound(problem, bundles_of(problem)),
+    )
+
+
+@pytest.mark.fuzz
 @pytest.mark.parametrize("make", [known_optima.states_that_can_be_spread_evenly, known_optima.one_large_state])
 def test_states_fill_the_devices(make: Maker) -> None:
     check_is_tight(make, lambda problem, _: memory_bound(problem))
@@ -422,6 +438,27 @@ def test_blocks_bound_every_schedule_of_forks_and_joins() -> None:
         assert bound <= best * (1 + 1e-9), seed
         close += bound >= 0.9 * best
     assert close >= 8
+
+
+@pytest.mark.slow
+@pytest.mark.fuzz
+def test_stages_that_wait_for_all_they_read_bound_every_fork_on_four_devices_or_five() -> None:
+    """And `optimal`, which may try all of so few, ends at the optimum with the proof."""
+    parted = 0
+    for seed in random_seeds(10):
+        problem, quickest = fork_on_many_devices(np.random.default_rng(seed))
+        bundles, reckoner = bundles_of(problem), Reckoner(problem)
+        best = min(
+            reckoner.value(reckoner.reckon(bundles.assignment(stages, devices)), Objective.LATENCY)
+            for stages in stages_in_order(bundles, problem.num_devices)
+            for devices in devices_told_apart(problem, max(stages) + 1)
+        )
+        assert serial_bound(problem, bundles) <= best * (1 + 1e-9), seed
+        assignment = partition(problem, Request(mode="optimal", objective=Objective.LATENCY))
+        assert evaluate(problem, assignment).latency_seconds == pytest.approx(best), seed
+        assert assignment.lower_bound_seconds == pytest.approx(best), seed
+        parted += best < quickest * (1 - 1e-9)
+    assert parted >= 3
 
 
 def test_work_between_two_nodes_is_spread_or_runs_in_turn() -> None:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment, contiguous
-from planner.partition.bounds.latency import serial_bound
 from planner.partition.modes.balanced import balanced
 from planner.partition.modes.optimal import optimal
 from planner.partition.modes.single import offer_single_devices
@@ -237,12 +236,52 @@ def beside_the_path(pairs: int, devices: int, **more: object) -> PartitionProble
     return problem_of(compute_seconds=[seconds] * devices, reads=reads, **arguments)
 
 
-def test_all_but_few_of_what_stands_beside_the_path_runs_in_turn() -> None:
+def test_what_stands_beside_the_path_runs_in_turn_on_three_devices() -> None:
+    """What runs side by side needs two stages between two others."""
     problem = beside_the_path(10, 3, latency=0.2)
     assignment = optimal(problem, asked(Objective.LATENCY))
     assert value_of(problem, assignment, Objective.LATENCY) == pytest.approx(26.0)
-    # Of ten seconds halves beside, two may run meanwhile, for which 0.2 s is spent on sending.
-    assert serial_bound(problem, bundles_of(problem)) == pytest.approx(26.0 - 2 * 0.3)
+    assert assignment.lower_bound_seconds == pytest.approx(26.0)
+
+
+@pytest.mark.parametrize(("devices", "blocks"), [(4, 1), (6, 1), (7, 2), (10, 3)])
+def test_blocks_are_parted_as_far_as_devices_go(devices: int, blocks: int) -> None:
+    """Of a second and a half beside and along the path, half a second is spared, for which two messages of 0.1 s."""
+    problem = beside_the_path(10, devices, latency=0.1)
+    assignment = optimal(problem, asked(Objective.LATENCY))
+    expected = 26.0 - blocks * (0.5 - 0.2)
+    assert value_of(problem, assignment, Objective.LATENCY) == pytest.approx(expected)
+    # The bound pays one message for what the path runs past.
+    assert assignment.lower_bound_seconds == pytest.approx(expected - blocks * 0.1)
+
+
+def branches_between(seconds: list[float], speeds: list[float], **more: object) -> PartitionProblem:
+    """A node of a second, branches of so many, and two more nodes of a second."""
+    count = len(seconds)
+    every = [1.0, *seconds, 1.0, 1.0]
+    return problem_of(
+        compute_seconds=[[one * speed for one in every] for speed in speeds],
+        reads=[[0], *([1] for _ in range(count)), list(range(2, count + 2)), [count + 2]],
+        value_bytes=[1] * (count + 4),
+        returned=(count + 3,),
+        **more,
+    )
+
+
+def test_branches_run_side_by_side_and_the_longest_stages_are_on_the_quickest_devices() -> None:
+    """17 bundles, too many to try all stages: 17 s in turn. The first node takes two seconds on the slow device."""
+    problem = branches_between([1.0] * 14, [2.0, 1.0, 1.0, 1.0], latency=0.1)
+    assignment = optimal(problem, asked(Objective.LATENCY))
+    assert assignment.num_stages == 4
+    assert assignment.device_of_stage[0] == 0
+    assert value_of(problem, assignment, Objective.LATENCY) == pytest.approx(2 * 1.0 + 7.0 + 2.0 + 0.2)
+
+
+def test_branches_stay_together_where_messages_take_longer_than_they_spare() -> None:
+    problem = branches_between([1.0] * 14, [1.0] * 4, latency=3.6)
+    assignment = optimal(problem, asked(Objective.LATENCY))
+    assert assignment.num_stages == 1
+    assert assignment.lower_bound_seconds == pytest.approx(17.0)
 
 
 def test_a_lone_batch_passes_the_quick_device_as_far_as_its_memory_goes() -> None:
