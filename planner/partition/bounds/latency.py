@@ -239,7 +239,7 @@ def _blocks(
     block = np.searchsorted(ends, first, side="right") - 1
     starts, count = ends[:-1], ends.size - 1
     before = np.concatenate([[0.0], np.cumsum(path_seconds)])
-    beside = np.bincount(block, seconds, count)
+    beside = np.bincount(block, seconds, count).astype(np.float64)
     elsewhere = np.ones(message.size, dtype=np.bool_)
     elsewhere[near], elsewhere[path] = False, False
     least = np.minimum.reduceat(message[path][: ends[-1]], starts)
