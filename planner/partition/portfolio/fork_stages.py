@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.partition.assignment import Assignment
+from planner.partition.bounds.work import node_state_bytes
 from planner.partition.portfolio.cut_search import Line
 from planner.partition.portfolio.portfolio import Portfolio
-from planner.partition.problem import PartitionProblem
+from planner.partition.problem import Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 from planner.partition.traffic import UNKNOWN
 
@@ -80,9 +81,11 @@ class _Order:
         )
         own = np.array(self._layout.devices)[stage_of_place]
         self._seconds = self._seconds_of_device[own, np.arange(self.size)].tolist()
+        state_bytes = np.bincount(bundles.bundle_of_node, node_state_bytes(problem), bundles.count)
+        self._state_bytes, self._room = state_bytes[self._bundle_at], problem.device_memory_bytes
         self._reads = self._values_read(place)
 
-    def _values_read(self, place: np.ndarray) -> list[list[tuple[int, int]]]:
+    def _values_read(self, place: Integers) -> list[list[tuple[int, int]]]:
         """By place: (value, the place that makes it) of all that is made elsewhere."""
         problem, owner = self._problem, self._bundles.bundle_of_node
         made_by = problem.value_producer[problem.read_value]
@@ -164,7 +167,7 @@ class _Order:
                 return
 
     def forked(self, chosen: Sequence[_Stretch]) -> Assignment:
-        """The longest of the new stages on the quickest devices; stages that stay whole keep theirs."""
+        """The longest of the new stages on the quickest devices with room for it; whole stages keep theirs."""
         bounds, devices = self._layout.boundaries, self._layout.devices
         stages: list[Sequence[int]] = []
         device_of_stage: list[int] = []
@@ -185,8 +188,11 @@ class _Order:
         seconds = self._seconds_of_device.sum(axis=1)
         free.sort(key=lambda device: (seconds[device], device))
         forked.sort(key=lambda stage: -sum(self._seconds[at] for at in stages[stage]))
-        for stage, device in zip(forked, free, strict=False):
+        for stage in forked:
+            state_bytes = self._state_bytes[list(stages[stage])].sum()
+            device = next((device for device in free if state_bytes <= self._room[device]), free[0])
             device_of_stage[stage] = device
+            free.remove(device)
         stage_of_bundle = np.empty(self.size, dtype=np.int64)
         for stage, places in enumerate(stages):
             stage_of_bundle[self._bundle_at[list(places)]] = stage
