@@ -105,11 +105,11 @@ def test_a_killed_server_leaves_a_plan_and_an_upload_that_the_next_one_goes_on_w
 ) -> None:
     # The next one waits for the end of what the killed one had claimed.
     monkeypatch.setenv("PLANNER_CLAIM_SECONDS", "2")
-    content = many_nodes(15_000)
+    content = many_nodes(100)
     with running(tmp_path) as (process, address):
         planner = stub(address)
         planner.UploadBlob(iter(upload_messages(content, 0, 1000)), timeout=WAIT_SECONDS)
-        graph = many_nodes(15_001)
+        graph = many_nodes(5_000)
         planner.UploadBlob(iter(upload_messages(graph, 0, len(graph))), timeout=WAIT_SECONDS)
         planner.CreateGraph(planner_pb2.CreateGraphRequest(sha256=sha256(graph)), timeout=WAIT_SECONDS)
         request = planner_pb2.CreatePlanRequest(

@@ -104,8 +104,8 @@ def test_factors_whose_products_end_on_the_same_integers_as_their_fractions() ->
         multiples = sorted({*range(1, 200), *(2**power + step for power in range(8, 28) for step in (-1, 0, 1))})
         halves = [fraction.denominator * multiple // 2 for multiple in multiples]
         sizes = [size for half in halves for size in (half, 2 * half) if 0 < size < 2**31]
-        # Sympy takes 30 ms for each that rounds halves to even.
-        for of_torch, of_python in ROUNDINGS if number % 5 == 0 else ROUNDINGS[:-1]:
+        # Rounding up and towards zero are made of rounding down; sympy takes 30 ms for each that rounds halves to even.
+        for of_torch, of_python in ROUNDINGS if number % 25 == 0 else ROUNDINGS[: 1 + 2 * (number % 3 == 0)]:
             integers = as_integers(of_torch(FLOAT * factor))
             expected = [of_python(size * factor) for size in sizes]
             if integers is None:
@@ -115,7 +115,7 @@ def test_factors_whose_products_end_on_the_same_integers_as_their_fractions() ->
             evaluate = sympy.lambdify(SIZE, integers, modules=[{"FloorDiv": floordiv, "PythonMod": mod}, "math"])
             assert [int(evaluate(size)) for size in sizes] == expected, (factor, of_torch)
             carried += 1
-    assert carried > 2 * len(FACTORS)
+    assert carried > len(FACTORS)
 
 
 class _Body(nn.Module):

@@ -1,4 +1,4 @@
-"""Kernels are compiled also where nothing may be written, and do the same where there is no compiler."""
+"""Kernels are compiled also where nothing may be written, and where there is no compiler it is said once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.compile_kernels import _plans
-from planner.errors import Infeasible
 from planner.partition.placement.compiled import WITHOUT_COMPILER
-from planner.planning import make_plan
 
 ROOT = Path(__file__).parents[4]
 NO_CACHE = """
@@ -27,11 +24,6 @@ def doubled(number):
 assert doubled(4) == 8
 """
 WITHOUT_NUMBA = "import sys; sys.modules['numba'] = None\n"
-PLANS = """
-from tests.planner.partition.placement.test_compiled import plans
-
-print(plans())
-"""
 PLACEMENT = """
 from planner.cli.__main__ import main
 
@@ -39,16 +31,6 @@ instance = "benchmarks/instances/throughput/LayerGraphs_resnet50_inference.json"
 sys.argv = ["planner-cli", "solve", instance, "--time-limit", "1"]
 main()
 """
-
-
-def plans() -> str:
-    made = []
-    for graph, inventory, options in _plans():
-        try:
-            made.append(str(make_plan(graph, "", inventory, options)))
-        except Infeasible as error:
-            made.append(str(error))
-    return "\n".join(made)
 
 
 def _run(script: str) -> subprocess.CompletedProcess[str]:
@@ -68,15 +50,6 @@ def _run(script: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.services
 def test_without_a_place_for_a_cache() -> None:
     assert WITHOUT_COMPILER not in _run(NO_CACHE).stderr
-
-
-@pytest.mark.services
-@pytest.mark.slow
-def test_without_a_compiler_plans_are_the_same_and_it_is_said_once() -> None:
-    compiled, interpreted = plans(), _run(WITHOUT_NUMBA + PLANS)
-    assert interpreted.stdout.rstrip("\n") == compiled
-    assert "stages" in compiled
-    assert interpreted.stderr.count(WITHOUT_COMPILER) == 1
 
 
 @pytest.mark.services
