@@ -9,6 +9,7 @@ of plans or a plan, and pause for so many seconds. Beside it the same reads by o
 from __future__ import annotations
 
 import asyncio
+import itertools
 import statistics
 import sys
 import tempfile
@@ -75,7 +76,7 @@ def _measure(database: str, url: str, folder: Path, seconds: float, pause_second
             client.create_plan(small.id, PlanOptions(mode=BalancedMode(num_stages=4)), inventory=inventory)
             for _ in range(LISTED_PLANS)
         ]
-        ask = _Asking(planner.address, small.id, plans[0].id)
+        ask = _Asking(planner.address, small.id, tuple(plan.id for plan in plans))
         for count, pause in ((1, FEW_PAUSE_SECONDS), (CLIENTS, pause_seconds)):
             alone = asyncio.run(ask.by(count, pause, min(seconds, MOST_SECONDS_ALONE)))
             _report(database, f"{count} alone", alone)
@@ -98,7 +99,7 @@ def _measure(database: str, url: str, folder: Path, seconds: float, pause_second
 class _Asking:
     address: str
     graph_id: str
-    plan_id: str
+    plan_ids: tuple[str, ...]
 
     async def by(self, num_clients: int, pause_seconds: float, seconds: float) -> list[float]:
         """Seconds of each read."""
@@ -116,10 +117,11 @@ class _Asking:
             stub: planner_pb2_grpc.PlannerServiceAsyncStub = planner_pb2_grpc.PlannerServiceStub(channel)
             await channel.channel_ready()
             await asyncio.sleep(starts_after)
+            plan_ids = itertools.cycle(self.plan_ids)
             calls = (
                 lambda: stub.GetGraph(planner_pb2.GetGraphRequest(graph_id=self.graph_id)),
                 lambda: stub.ListPlans(planner_pb2.ListPlansRequest(page_size=LISTED_PLANS)),
-                lambda: stub.GetPlan(planner_pb2.GetPlanRequest(plan_id=self.plan_id)),
+                lambda: stub.GetPlan(planner_pb2.GetPlanRequest(plan_id=next(plan_ids))),
             )
             while time.monotonic() < ends_at:
                 started = time.perf_counter()

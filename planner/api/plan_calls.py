@@ -8,15 +8,18 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from access.pieces import serialize_in_pieces
 from planner.api.identity import fingerprint, new_id
 from planner.api.pages import page_of
 from planner.api.plan_runner import PlanRunner
 from planner.api.principals import CALLER
+from planner.api.recent_plans import RecentPlans
 from planner.api.records import operation_to_proto, plan_summary_to_proto
 from planner.api.threads import in_thread
 from planner.cost.inventory import Inventory
 from planner.errors import InvalidArgument, NotFound, ResourceExhausted
 from planner.plan.options import PlanOptions, RatesFrom
+from planner.plan.plan import Plan
 from planner.settings import Settings
 from planner.store.claims import database_now
 from planner.store.daemons import list_usable_daemons
@@ -24,14 +27,14 @@ from planner.store.database import Database
 from planner.store.graphs import get_graph
 from planner.store.inventories import InventoryRecord, add_inventory, get_inventory
 from planner.store.operations import OperationState, PlanOperation, add_operation, count_open, get_operation
-from planner.store.plans import PlanFilter, delete_plan, get_plan, list_plans
+from planner.store.plans import PlanFilter, delete_plan, get_plan, has_plan, list_plans
 from planner.store.profiles import calibrations_for
 from planner.store.quotas import RETRY_SECONDS, check_plans
 from planner.store.request_ids import create_once
 from planner.wire.inventory import inventory_from_proto
 from planner.wire.options import options_from_proto
 from planner.wire.plan import plan_to_proto
-from protos.v1 import plan_pb2, planner_pb2
+from protos.v1 import planner_pb2
 
 MAX_WAIT_SECONDS = 60.0
 # Nodes times devices, roughly: it only orders what waits.
@@ -44,6 +47,7 @@ class PlanCalls:
     _settings: Settings
     _database: Database
     _runner: PlanRunner
+    _recent_plans: RecentPlans
 
     async def CreatePlan(self, request: planner_pb2.CreatePlanRequest, _: Any) -> planner_pb2.PlanOperation:
         options = options_from_proto(request.options)
@@ -81,13 +85,21 @@ class PlanCalls:
     ) -> planner_pb2.PlanOperation:
         return operation_to_proto(await self._runner.cancel(request.operation_id))
 
-    async def GetPlan(self, request: planner_pb2.GetPlanRequest, _: Any) -> plan_pb2.Plan:
+    async def GetPlan(self, request: planner_pb2.GetPlanRequest, _: Any) -> Any:
+        """A serialized plan_pb2.Plan."""
+        plan_id = request.plan_id
         async with self._database.reading() as session:
+            content = self._recent_plans.get(plan_id)
+            if content is not None and await has_plan(session, plan_id):
+                return content
+            self._recent_plans.forget(plan_id)
             try:
-                plan, created_at = await get_plan(session, request.plan_id)
+                plan, created_at = await get_plan(session, plan_id)
             except NotFound as error:
-                raise await _why_no_plan(session, request.plan_id, error) from None
-        return await in_thread(plan_to_proto, plan, plan_id=request.plan_id, created_at=created_at)
+                raise await _why_no_plan(session, plan_id, error) from None
+        content = await in_thread(_serialized, plan, plan_id, created_at)
+        self._recent_plans.keep(plan_id, content)
+        return content
 
     async def ListPlans(self, request: planner_pb2.ListPlansRequest, _: Any) -> planner_pb2.ListPlansResponse:
         plan_filter = PlanFilter(graph_id=request.graph_id, mode=request.mode, device_id=request.device_id)
@@ -175,6 +187,10 @@ async def _registered(session: AsyncSession, device_ids: tuple[str, ...]) -> Inv
     if not live:
         raise NotFound("no daemon holds a lease; start a stage-daemon, or give an inventory")
     return Inventory(devices=tuple(live[device_id] for device_id in device_ids or live))
+
+
+def _serialized(plan: Plan, plan_id: str, created_at: datetime) -> bytes:
+    return serialize_in_pieces(plan_to_proto(plan, plan_id=plan_id, created_at=created_at))
 
 
 async def _why_no_plan(session: AsyncSession, plan_id: str, unknown: NotFound) -> NotFound:

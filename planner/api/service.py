@@ -13,6 +13,7 @@ from planner.api.inventory_calls import InventoryCalls
 from planner.api.plan_calls import PlanCalls
 from planner.api.plan_runner import PlanRunner
 from planner.api.profile_calls import ProfileCalls
+from planner.api.recent_plans import RecentPlans
 from planner.api.upload_locks import UploadLocks
 from planner.dispatch.dispatcher import Dispatcher
 from planner.settings import Settings
@@ -52,4 +53,5 @@ class PlannerService(
         self._dispatcher = dispatcher
         self._collection = collection
         self._credentials = credentials
+        self._recent_plans = RecentPlans()
         self._upload_locks = UploadLocks(settings.max_uploads_per_caller)

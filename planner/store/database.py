@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from alembic import command
@@ -74,8 +74,8 @@ log = structlog.get_logger(__name__)
 class Database:
     """`async with database.session()` is one transaction: committed where the block ends, rolled back if it raises.
 
-    `reading()` only reads: it neither waits for those that write nor holds them up. On PostgreSQL each statement in it
-    is a transaction of its own, which saves BEGIN and COMMIT; in READ COMMITTED a common one would see the same.
+    `reading()` only reads: it neither waits for those that write nor holds them up. Each statement in it is a
+    transaction of its own, which saves BEGIN and COMMIT: what is read by several may have gone between two of them.
     """
 
     def __init__(self, url: str) -> None:
@@ -268,9 +268,11 @@ def _leave_standby(context: ExceptionContext) -> None:
         context.is_disconnect = True
 
 
-def _prepare_sqlite(connection: object, _entry: ConnectionPoolEntry) -> None:
+def _prepare_sqlite(connection: object, entry: ConnectionPoolEntry) -> None:
     driver = connection.driver_connection  # type: ignore[attr-defined]
     driver.cursor = partial(OneVisitCursor, driver)
+    for name in ("commit", "rollback"):
+        setattr(driver, name, partial(_end, entry.info, getattr(driver, name)))
     # The driver's own BEGIN comes too late for a transaction that reads before it writes: see _begin.
     connection.isolation_level = None  # type: ignore[attr-defined]
     cursor = connection.cursor()  # type: ignore[attr-defined]
@@ -281,14 +283,24 @@ def _prepare_sqlite(connection: object, _entry: ConnectionPoolEntry) -> None:
 
 def _begin(connection: Connection) -> None:
     # Taking the write lock at once makes read-then-write transactions wait for each other instead of failing. Readers
-    # need none: in WAL mode each sees the database as it was when it began.
+    # begin none: in WAL mode each statement sees the database as it was when it began.
     only_reads = connection.get_execution_options().keys() >= READ_ONLY.keys()
     if connection.info.get(ONLY_READS) != only_reads:
         # Until it is sure what holds: whoever is cancelled here may have changed it or not.
         connection.info.pop(ONLY_READS, None)
         connection.exec_driver_sql(f"PRAGMA query_only = {only_reads:d}")
         connection.info[ONLY_READS] = only_reads
-    connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")
+    if not only_reads:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+async def _end(connection_info: Mapping[str, Any], end: Callable[[], Awaitable[None]]) -> None:
+    """Commits or rolls back, where there may be something to: it takes a visit to the connection's thread.
+
+    Whether a transaction is open cannot be asked: the BEGIN of a call that was cancelled may still be on its way.
+    """
+    if not connection_info.get(ONLY_READS):
+        await end()
 
 
 def _upgrade(connection: Connection) -> None:

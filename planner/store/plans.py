@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -36,6 +36,10 @@ class PlanSummary:
     created_at: datetime
 
 
+# A whole row holds a plan's options, rates and orders of passes besides.
+_SUMMARY = tuple(getattr(PlanRow, field.name) for field in fields(PlanSummary))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFilter:
     """Empty fields let everything through."""
@@ -65,14 +69,22 @@ async def get_plan(session: AsyncSession, plan_id: str, *, keep: bool = False) -
     """
     row = await _row(session, plan_id, lock={"read": True, "key_share": True} if keep else None)
     inventory = (await get_inventory(session, row.inventory_id)).inventory
-    return await read_plan(session, row, inventory), row.created_at
+    plan = await read_plan(session, row, inventory)
+    # Between two statements it may go, and the rest of its rows with it.
+    if not await has_plan(session, plan_id):
+        raise _not_there(plan_id)
+    return plan, row.created_at
+
+
+async def has_plan(session: AsyncSession, plan_id: str) -> bool:
+    return await session.scalar(select(PlanRow.id).where(PlanRow.id == plan_id)) is not None
 
 
 async def list_plans(
     session: AsyncSession, page: PageRequest, plan_filter: PlanFilter
 ) -> tuple[tuple[PlanSummary, ...], str]:
     """Without those that were made ahead for a deployment and are not in use."""
-    query = select(PlanRow).where(~exists().where(SparePlanRow.operation_id == PlanRow.id))
+    query = select(*_SUMMARY).where(~exists().where(SparePlanRow.operation_id == PlanRow.id))
     if plan_filter.graph_id:
         query = query.where(PlanRow.graph_id == plan_filter.graph_id)
     if plan_filter.mode:
@@ -82,8 +94,8 @@ async def list_plans(
             PlanStageDeviceRow.plan_id == PlanRow.id, PlanStageDeviceRow.device_id == plan_filter.device_id
         )
         query = query.where(uses)
-    rows = (await session.scalars(page.select(query, PlanRow.created_at, PlanRow.id))).all()
-    return page.cut([_summary(row) for row in rows])
+    rows = await session.execute(page.select(query, PlanRow.created_at, PlanRow.id))
+    return page.cut([PlanSummary(**row) for row in rows.mappings()])
 
 
 async def delete_plan(session: AsyncSession, plan_id: str) -> None:
@@ -99,20 +111,9 @@ async def delete_plan(session: AsyncSession, plan_id: str) -> None:
 async def _row(session: AsyncSession, plan_id: str, lock: bool | dict[str, Any] | None = None) -> PlanRow:
     row = await session.get(PlanRow, plan_id, with_for_update=lock)
     if row is None:
-        raise NotFound(
-            f"no plan has the id {plan_id[:80]!r}; list the plans to see which there are", plan_id=plan_id[:80]
-        )
+        raise _not_there(plan_id)
     return row
 
 
-def _summary(row: PlanRow) -> PlanSummary:
-    return PlanSummary(
-        id=row.id,
-        graph_id=row.graph_id,
-        graph_name=row.graph_name,
-        mode=row.mode,
-        num_stages=row.num_stages,
-        bottleneck_seconds=row.bottleneck_seconds,
-        peak_bytes=row.peak_bytes,
-        created_at=row.created_at,
-    )
+def _not_there(plan_id: str) -> NotFound:
+    return NotFound(f"no plan has the id {plan_id[:80]!r}; list the plans to see which there are", plan_id=plan_id[:80])

@@ -39,7 +39,7 @@ from planner.store.operations import (
 )
 from planner.store.tables import PlanOperationRow
 from planner.wire.inventory import inventory_from_proto
-from protos.v1 import planner_pb2
+from protos.v1 import plan_pb2, planner_pb2
 from tests.contract.calls import balanced, inventory_message
 from tests.contract.graphs import chain_bytes
 from tests.contract.postgresql import postgresql
@@ -114,7 +114,8 @@ class World:
         return (await self.service.GetPlanOperation(request, None)).state
 
     async def plan(self, plan_id: str) -> Any:
-        return await self.service.GetPlan(planner_pb2.GetPlanRequest(plan_id=plan_id), None)
+        content = await self.service.GetPlan(planner_pb2.GetPlanRequest(plan_id=plan_id), None)
+        return plan_pb2.Plan.FromString(content)
 
     async def running(self) -> planner_pb2.PlanOperation:
         """An operation whose computation has begun."""

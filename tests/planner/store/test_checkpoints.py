@@ -68,15 +68,12 @@ async def test_tensors_are_kept_in_order_and_exactly_in_pages(database: Database
 
 
 async def test_one_that_is_deleted_while_it_is_read_is_not_taken_for_a_shorter_one(database: Database) -> None:
-    """A transaction of SQLite reads what was there when it began, each statement of PostgreSQL's what is there then."""
     await fill(database, 7)
     async with database.reading() as session:
         reading = checkpoint_tensors(session, "ckpt-1")
-        read = [await anext(reading) for _ in range(4)]
+        for _ in range(4):
+            await anext(reading)
         async with database.session() as other:
             await delete_checkpoint(other, "ckpt-1")
-        if database.is_shared:
-            with pytest.raises(NotFound, match="no checkpoint has the id 'ckpt-1'"):
-                await anext(reading)
-        else:
-            assert read + [tensor async for tensor in reading] == tensors(7)
+        with pytest.raises(NotFound, match="no checkpoint has the id 'ckpt-1'"):
+            await anext(reading)

@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.cost.sources import CostSource, RateSource
+from planner.errors import NotFound
 from planner.graph.expression import ExpressionOperator, Operation, SymbolReference
 from planner.graph.ir import Dtype, ValueKind
 from planner.partition.training.pipeline_order import Pass, Step
@@ -22,7 +24,7 @@ from planner.store.database import Database
 from planner.store.graphs import add_graph
 from planner.store.inventories import InventoryRecord, add_inventory
 from planner.store.plan_write import plan_rows
-from planner.store.plans import add_plan, get_plan
+from planner.store.plans import add_plan, delete_plan, get_plan
 from tests.builders.options import MODES, full_options
 from tests.planner.store import records
 
@@ -119,16 +121,38 @@ def plan(mode: Mode) -> Plan:
     )
 
 
-@pytest.mark.services
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-async def test_plan_is_the_same_after_its_rows(database: Database, mode: Mode) -> None:
-    original = plan(mode)
+async def add(database: Database, original: Plan) -> None:
     async with database.session() as session:
         await add_graph(session, records.graph(original.graph_id, name="t5"))
         await add_inventory(session, InventoryRecord(id="inv-1", name="", inventory=INVENTORY, created_at=NOW))
         await add_plan(session, "plan-1", original, "inv-1", NOW)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+async def test_plan_is_the_same_after_its_rows(database: Database, mode: Mode) -> None:
+    original = plan(mode)
+    await add(database, original)
     async with database.session() as session:
         assert await get_plan(session, "plan-1") == (original, NOW)
+
+
+@pytest.mark.services
+async def test_one_that_is_deleted_while_it_is_read_is_not_taken_for_a_smaller_one(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tie_groups_of = plan_read._tie_groups
+
+    async def deleted_first(session: AsyncSession, plan_id: str) -> tuple[TieGroup, ...]:
+        async with database.session() as other:
+            await delete_plan(other, plan_id)
+        return await tie_groups_of(session, plan_id)
+
+    await add(database, plan(MODES[0]))
+    monkeypatch.setattr(plan_read, "_tie_groups", deleted_first)
+    async with database.reading() as session:
+        with pytest.raises(NotFound, match="no plan has the id 'plan-1'"):
+            await get_plan(session, "plan-1")
 
 
 @pytest.mark.services
