@@ -1,8 +1,8 @@
 """Hosts and kinds of devices, read from the problem's numbers: what a search over many devices need not tell apart.
 
 Devices whose exchange leaves every link as it is share a host: between any two of a host there is one link, and to
-another host they all have the same. A kind is a speed for every node and a memory. With equal links all devices are
-one host.
+another host they all have the same. A kind is a memory and a speed for every node and what training does besides. With
+equal links all devices are one host.
 """
 
 from __future__ import annotations
@@ -98,8 +98,7 @@ class Hosts:
 def hosts_of(problem: PartitionProblem) -> Hosts:
     """O(devices^3)."""
     host_of_device = _hosts(problem)
-    described = np.column_stack([problem.work_seconds, problem.device_memory_bytes])
-    kind_of_device = distinct_rows(described).kind_of_row
+    kind_of_device = distinct_rows(_described(problem)).kind_of_row
     num_kinds = int(kind_of_device.max()) + 1
     num_hosts = int(host_of_device.max()) + 1
     members: list[list[list[int]]] = [[[] for _ in range(num_kinds)] for _ in range(num_hosts)]
@@ -113,6 +112,15 @@ def hosts_of(problem: PartitionProblem) -> Hosts:
         link=link,
         ends_of_link=ends,
     )
+
+
+def _described(problem: PartitionProblem) -> Floats:
+    """[devices, columns] all that the problem says of a device but its links."""
+    columns = [problem.work_seconds, problem.device_memory_bytes, problem.compute_seconds, problem.delivery_seconds]
+    if problem.training is not None:
+        columns += [problem.node_backward_ratio, problem.node_split_ratio, problem.node_weight_share]
+        columns += [problem.device_norm_rate, problem.device_update_rate]
+    return np.column_stack(columns)
 
 
 def _hosts(problem: PartitionProblem) -> Integers:
@@ -132,7 +140,7 @@ def _linked_alike(problem: PartitionProblem, one: int, other: int) -> bool:
     swapped[[one, other]] = other, one
     return all(
         np.array_equal(matrix, matrix[np.ix_(swapped, swapped)])
-        for matrix in (problem.link_latency_seconds, problem.link_seconds_per_byte)
+        for matrix in (problem.link_latency_seconds, problem.link_seconds_per_byte, problem.link_handover_seconds)
     )
 
 

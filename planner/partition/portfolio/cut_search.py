@@ -11,6 +11,7 @@ At last neighbouring stages join while that costs nothing: an idle device is bet
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ import numpy as np
 from planner.partition.arcs import topological_order
 from planner.partition.assignment import Assignment
 from planner.partition.objective import Objective
-from planner.partition.ordered.hosts import distinct_rows
+from planner.partition.ordered.hosts import distinct_rows, hosts_of
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
@@ -34,6 +35,8 @@ _TRIAL = 4000
 # What a layout that is left out by its compute, or by its loads, costs as a share of one that is judged.
 _GLANCE, _LOOK = 0.01, 0.2
 _KICKS = 60
+# Telling them apart takes the cube of this: half a second.
+MAX_DEVICES_COMPARED = 256
 _STRIDES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -56,7 +59,8 @@ class _Climb:
         self._problem, self._objective = problem, request.objective
         self._num_stages, self._saturate = request.num_stages, request.saturate_host
         self._layout = self._best_layout = line.layout
-        self._tried = {line.layout}
+        self._alike = alike_devices(problem)
+        self._tried = {self._first_of_its_like(line.layout)}
         has_floor = self._objective is Objective.THROUGHPUT and not self._saturate
         self._floor = LoadFloor(problem, line) if has_floor else None
         size = problem.num_values + problem.read_value.size
@@ -69,7 +73,7 @@ class _Climb:
 
     def step(self) -> bool:
         """Moves to the first better neighbour; False if there is none, or trials are spent."""
-        for layout in self._neighbours():
+        for layout in map(self._first_of_its_like, self._neighbours()):
             if layout in self._tried:
                 continue
             self._tried.add(layout)
@@ -87,7 +91,7 @@ class _Climb:
         """Moves beside the best; False once trials or kicks are spent."""
         while self._left > 0 and self._kicks_left > 0:
             self._kicks_left -= 1
-            layout = self._beside(self._best_layout)
+            layout = self._first_of_its_like(self._beside(self._best_layout))
             if layout not in self._kicked:
                 self._kicked[layout] = self._judged(layout, float("inf"))
             start = self._kicked[layout]
@@ -108,6 +112,23 @@ class _Climb:
             one, other = self._random.sample(range(len(devices)), 2)
             devices[one], devices[other] = devices[other], devices[one]
         return LineLayout(boundaries=tuple(boundaries), devices=tuple(devices))
+
+    def _first_of_its_like(self, layout: LineLayout) -> LineLayout:
+        """The same stages on the first devices of each class: no plan can tell those of a class apart."""
+        num_taken: Counter[int] = Counter()
+        names: dict[int, int] = {}
+        for device in layout.devices:
+            if device not in names:
+                alike = self._alike[device]
+                names[device] = alike[num_taken[alike[0]]]
+                num_taken[alike[0]] += 1
+        return LineLayout(boundaries=layout.boundaries, devices=tuple(names[device] for device in layout.devices))
+
+    def _idle(self) -> list[int]:
+        """The first of each class."""
+        used, classes = set(self._layout.devices), dict.fromkeys(self._alike)
+        firsts = (next((device for device in alike if device not in used), None) for alike in classes)
+        return sorted(device for device in firsts if device is not None)
 
     def _judged(self, layout: LineLayout, limit: float) -> Scored | None:
         """None for a layout whose loads alone are above the limit."""
@@ -154,8 +175,8 @@ class _Climb:
 
     def _exchanges(self, stage: int) -> Iterator[LineLayout]:
         devices = self._layout.devices
-        for device in range(self._problem.num_devices):
-            if device == devices[stage]:
+        for device in sorted({*devices, *self._idle()}):
+            if device in self._alike[devices[stage]]:
                 continue
             swapped = list(devices)
             for other, current in enumerate(devices):
@@ -180,7 +201,7 @@ class _Climb:
 
     def _parts(self, stage: int) -> Iterator[LineLayout]:
         boundaries, devices = self._layout.boundaries, self._layout.devices
-        idle = [device for device in range(self._problem.num_devices) if device not in devices]
+        idle = self._idle()
         start, end = boundaries[stage], boundaries[stage + 1]
         cuts = sorted({start + (end - start) * part // 8 for part in range(1, 8)} - {start, end})
         for cut in cuts:
@@ -193,6 +214,14 @@ class _Climb:
 
     def _with(self, *, boundaries: tuple[int, ...] = (), devices: tuple[int, ...] = ()) -> LineLayout:
         return LineLayout(boundaries=boundaries or self._layout.boundaries, devices=devices or self._layout.devices)
+
+
+def alike_devices(problem: PartitionProblem) -> tuple[tuple[int, ...], ...]:
+    """For each device those that no plan can tell from it, itself among them, in inventory order."""
+    if problem.num_devices > MAX_DEVICES_COMPARED:
+        return tuple((device,) for device in range(problem.num_devices))
+    alike = {device: members for members in hosts_of(problem).classes for device in members}
+    return tuple(alike[device] for device in range(problem.num_devices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
