@@ -67,7 +67,7 @@ def test_a_layout_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return score(problem, assignment, objective, saturate=saturate)
 
     monkeypatch.setattr(cut_search, "score", recorded)
-    portfolio = Portfolio(TWO_KINDS, Request(mode="optimal", objective=Objective.LATENCY, num_stages=5, effort=0.3))
+    portfolio = Portfolio(TWO_KINDS, Request(mode="optimal", objective=Objective.LATENCY, num_stages=5))
     start = Assignment(stage_of_node=(0,) * 8 + (1, 2, 3, 4), device_of_stage=(3, 2, 4, 0, 1))
     best = climb(portfolio, score(TWO_KINDS, start, Objective.LATENCY))
     assert best.value < score(TWO_KINDS, start, Objective.LATENCY).value
