@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-# Some thousand plans of four stages, or a hundred of sixty-four.
+# Five thousand plans of a few stages, or two hundred of 64 stages and 20,000 nodes.
 MOST_BYTES = 32 << 20
 
 
