@@ -8,6 +8,7 @@ equal links all devices are one host.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +44,16 @@ class Hosts:
         """Devices that no plan can tell apart, as they are of one kind and host: choosing among them is choosing once.
         By their first."""
         return tuple(sorted(devices for of_kind in self.members for devices in of_kind if devices))
+
+    @property
+    def alike(self) -> dict[int, tuple[int, ...]]:
+        """For each device those of its class, itself among them, class by class."""
+        return {device: members for members in self.classes for device in members}
+
+    def one_of_each(self, devices: Collection[int]) -> list[int]:
+        """The first of these of each class, in the order of the classes."""
+        firsts = (next((device for device in members if device in devices), None) for members in self.classes)
+        return [device for device in firsts if device is not None]
 
     @property
     def count(self) -> int:
@@ -96,7 +107,7 @@ class Hosts:
 
 
 def hosts_of(problem: PartitionProblem) -> Hosts:
-    """O(devices^3)."""
+    """O(devices^2 x hosts)."""
     host_of_device = _hosts(problem)
     kind_of_device = distinct_rows(_described(problem)).kind_of_row
     num_kinds = int(kind_of_device.max()) + 1
@@ -135,11 +146,11 @@ def _hosts(problem: PartitionProblem) -> Integers:
 
 
 def _linked_alike(problem: PartitionProblem, one: int, other: int) -> bool:
-    """Whether every link stays as it is where the two devices change places."""
+    """Whether every link stays as it is where the two devices change places: those of the one become the other's."""
     swapped = np.arange(problem.num_devices)
     swapped[[one, other]] = other, one
     return all(
-        np.array_equal(matrix, matrix[np.ix_(swapped, swapped)])
+        np.array_equal(matrix[one, swapped], matrix[other]) and np.array_equal(matrix[swapped, one], matrix[:, other])
         for matrix in (problem.link_latency_seconds, problem.link_seconds_per_byte, problem.link_handover_seconds)
     )
 

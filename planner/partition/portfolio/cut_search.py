@@ -35,8 +35,6 @@ _TRIAL = 4000
 # What a layout that is left out by its compute, or by its loads, costs as a share of one that is judged.
 _GLANCE, _LOOK = 0.01, 0.2
 _KICKS = 60
-# Telling them apart takes the cube of this: half a second.
-MAX_DEVICES_COMPARED = 256
 _STRIDES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -59,7 +57,8 @@ class _Climb:
         self._problem, self._objective = problem, request.objective
         self._num_stages, self._saturate = request.num_stages, request.saturate_host
         self._layout = self._best_layout = line.layout
-        self._alike = alike_devices(problem)
+        self._hosts = hosts_of(problem)
+        self._alike = self._hosts.alike
         self._tried = {self._first_of_its_like(line.layout)}
         has_floor = self._objective is Objective.THROUGHPUT and not self._saturate
         self._floor = LoadFloor(problem, line) if has_floor else None
@@ -126,9 +125,7 @@ class _Climb:
 
     def _idle(self) -> list[int]:
         """The first of each class."""
-        used, classes = set(self._layout.devices), dict.fromkeys(self._alike)
-        firsts = (next((device for device in alike if device not in used), None) for alike in classes)
-        return sorted(device for device in firsts if device is not None)
+        return sorted(self._hosts.one_of_each(set(range(self._problem.num_devices)) - set(self._layout.devices)))
 
     def _judged(self, layout: LineLayout, limit: float) -> Scored | None:
         """None for a layout whose loads alone are above the limit."""
@@ -214,14 +211,6 @@ class _Climb:
 
     def _with(self, *, boundaries: tuple[int, ...] = (), devices: tuple[int, ...] = ()) -> LineLayout:
         return LineLayout(boundaries=boundaries or self._layout.boundaries, devices=devices or self._layout.devices)
-
-
-def alike_devices(problem: PartitionProblem) -> tuple[tuple[int, ...], ...]:
-    """For each device those that no plan can tell from it, itself among them, in inventory order."""
-    if problem.num_devices > MAX_DEVICES_COMPARED:
-        return tuple((device,) for device in range(problem.num_devices))
-    alike = {device: members for members in hosts_of(problem).classes for device in members}
-    return tuple(alike[device] for device in range(problem.num_devices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,7 +89,7 @@ class _Search:
         self._returned = np.flatnonzero(problem.value_returned).tolist()
         self._latency, self._per_byte = problem.link_latency_seconds.tolist(), problem.link_seconds_per_byte.tolist()
         self._rooms = problem.device_memory_bytes.tolist()
-        self._class_of = {device: members for members in hosts_of(problem).classes for device in members}
+        self._class_of = hosts_of(problem).alike
         self._is_tight = min(self._rooms) < everything_bytes(problem)
         self._stage_bytes: dict[tuple[int, int], int] = {}
         # Where each stage waits for another by what it is given. Memory tells them apart: it counts what passes one by.

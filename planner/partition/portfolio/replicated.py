@@ -103,11 +103,11 @@ def _choices(
 
 def with_idle_copies(problem: PartitionProblem, current: Scored, objective: Objective) -> Scored:
     """Idle devices join the most loaded stage one by one, the one that helps most first, while the value falls."""
+    hosts = hosts_of(problem)
     while True:
         used = {device for devices in current.assignment.devices_of_stage for device in devices}
-        idle = _one_of_each(problem, [device for device in range(problem.num_devices) if device not in used])
         best = current
-        for device in idle:
+        for device in hosts.one_of_each(set(range(problem.num_devices)) - used):
             candidate = score(problem, _joined(current, device), objective)
             if candidate.is_better_than(best):
                 best = candidate
@@ -124,11 +124,3 @@ def _joined(current: Scored, device: int) -> Assignment:
     worst = int(np.argmax(loads))
     replicas = tuple((*devices[1:], device) if stage == worst else devices[1:] for stage, devices in enumerate(copies))
     return replace(current.assignment, replicas=replicas)
-
-
-def _one_of_each(problem: PartitionProblem, devices: list[int]) -> list[int]:
-    """One of those that are alike, in inventory order."""
-    classes = hosts_of(problem).classes
-    return [
-        next(device for device in members if device in devices) for members in classes if set(members) & set(devices)
-    ]

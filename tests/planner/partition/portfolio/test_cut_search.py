@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from planner.partition.assignment import Assignment
 from planner.partition.objective import Objective
+from planner.partition.ordered.hosts import hosts_of
 from planner.partition.portfolio import cut_search
-from planner.partition.portfolio.cut_search import alike_devices, climb
+from planner.partition.portfolio.cut_search import climb
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import PartitionProblem
 from planner.partition.request import Request
@@ -46,8 +47,8 @@ def test_devices_that_are_alike_can_change_places(drawn: PartitionProblem, objec
         compute_seconds=drawn.compute_seconds[device_of],
         device_memory_bytes=drawn.device_memory_bytes[device_of],
     )
-    alike = alike_devices(drawn)
-    assert set(alike[-1]) >= {device_of[-1], drawn.num_devices - 1}
+    alike = hosts_of(drawn).alike
+    assert set(alike[drawn.num_devices - 1]) >= {device_of[-1], drawn.num_devices - 1}
     for one, other in itertools.combinations(range(drawn.num_devices), 2):
         if other not in alike[one]:
             continue
