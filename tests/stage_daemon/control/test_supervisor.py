@@ -99,7 +99,7 @@ async def test_a_worker_that_hangs_is_noticed_although_nobody_waits_for_it(
             "node0/cpu",
         )
         assert "has answered nothing for 2 s" in standing.failure.message
-        assert is_gone(worker)
+        await eventually(lambda: is_gone(worker), "the worker to end")
 
 
 async def test_many_may_ask_for_the_status_at_once(daemon: Daemon, preparation: Preparation) -> None:
@@ -125,7 +125,7 @@ async def test_let_go_of_at_once(daemons: dict[str, Daemon], preparation: Prepar
     for daemon in daemons.values():
         assert await standings(daemon) == []
         assert await daemon.supervisor.wait_until_empty(0.0)
-    assert all(map(is_gone, workers))
+    await eventually(lambda: all(map(is_gone, workers)), "both workers to end")
     again = stage_daemon_pb2.ReceiveOutputsRequest(open=opened("dep-1", 2))
     assert (await refusal(deployment.last.ReceiveOutputs(again)))[0] == "NOT_FOUND"
 
@@ -281,7 +281,7 @@ async def test_a_later_generation_takes_the_place_of_an_earlier_one_which_cannot
     for request in (*case.requests.load.values(), *case.requests.connect.values()):
         request.generation = 2
     second = await roll_out({"node0/cpu": daemon}, case)
-    assert is_gone(worker)
+    await eventually(lambda: is_gone(worker), "the earlier worker to end")
     assert (await refusal(results.read()))[0] == "DEPLOYMENT_RELEASED"
     reason, message = await refusal(daemon.stub.LoadStages(earlier))
     assert (reason, "in generation 2" in message) == ("CONFLICT", True)
