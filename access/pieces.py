@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from io import BytesIO
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -42,7 +43,11 @@ def is_large(message: Message) -> bool:
 
 def serialize_in_pieces(message: Message, without: str = "") -> bytes:
     """What parses to the message, or to what it is without that field; of equal messages the same bytes."""
-    return b"".join(_pieces(message, without))
+    # Whose bytes are taken as they are: to join all pieces at once would hold the lock as long as to copy them takes.
+    whole = BytesIO()
+    for piece in _pieces(message, without):
+        whole.write(piece)
+    return whole.getvalue()
 
 
 class _Reader:

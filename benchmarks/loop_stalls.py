@@ -22,6 +22,7 @@ import grpc
 
 from planner.api.garbage import rare_collections
 from planner.api.server import PlannerServer
+from planner.api.threads import short_turns
 from planner.client import PlannerClient
 from planner.client.uploads import blob_of_bytes, upload_blob
 from planner.settings import Settings
@@ -45,7 +46,7 @@ SENT = (
 
 def main() -> None:
     kind = sys.argv[1] if len(sys.argv) > 1 else "sqlite"
-    with tempfile.TemporaryDirectory() as folder, empty_database(kind, Path(folder)) as url:
+    with tempfile.TemporaryDirectory() as folder, empty_database(kind, Path(folder)) as url, short_turns():
         asyncio.run(_measure(Settings(listen="127.0.0.1:0", data_dir=Path(folder), database_url=url)))
 
 

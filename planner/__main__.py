@@ -117,6 +117,7 @@ def _run(settings: Settings) -> int:
     from sqlalchemy.exc import DBAPIError
 
     from planner.api.logs import configure_logs
+    from planner.api.threads import short_turns
     from planner.errors import PlannerError
     from planner.partition.placement.compiled import HAS_COMPILER, WITHOUT_COMPILER
     from planner.redaction import without_secrets
@@ -125,7 +126,8 @@ def _run(settings: Settings) -> int:
     if not HAS_COMPILER:
         structlog.get_logger(__name__).warning(WITHOUT_COMPILER)
     try:
-        asyncio.run(_serve(settings))
+        with short_turns():
+            asyncio.run(_serve(settings))
     except (PlannerError, OSError, DBAPIError) as error:
         print(f"planner-server: {without_secrets(str(error))}", file=sys.stderr)
         return 1

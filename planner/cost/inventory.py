@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from planner.errors import InventoryError
 
@@ -95,10 +96,11 @@ class Inventory:
             if device.id in device_ids:
                 raise InventoryError(f"two devices share an id, {device.id!r}; give each its own", device=device.id)
             device_ids.add(device.id)
-        for pair in self.links:
-            unknown = [end for end in pair if end not in device_ids]
-            if unknown:
-                raise InventoryError(f"link {pair[0]!r} to {pair[1]!r}: no device is called {unknown[0]!r}")
+        # All at once, since there may be tens of thousands; the pair is looked for where there is one to name.
+        if unknown := set(chain.from_iterable(self.links)) - device_ids:
+            pair = next(pair for pair in self.links if not unknown.isdisjoint(pair))
+            first = next(end for end in pair if end in unknown)
+            raise InventoryError(f"link {pair[0]!r} to {pair[1]!r}: no device is called {first!r}")
 
     def without(self, device_ids: Iterable[str]) -> Inventory:
         """Without some devices and their links. Raises InventoryError for a device that it does not have."""

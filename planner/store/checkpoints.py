@@ -7,18 +7,19 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Row, delete, insert, select
+from sqlalchemy import Row, delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.errors import NotFound
 from planner.graph.checkpoint import CheckpointRecord, SavedFile, SavedTensor, TrainingProgress
 from planner.graph.ir import Dtype
+from planner.store.many_rows import TableRow, add_rows
 from planner.store.owners import forget_owners
 from planner.store.paging import PageRequest
 from planner.store.tables import CheckpointFileRow, CheckpointRow, CheckpointTensorRow
 
 # A large model has tens of thousands of tensors: other calls are answered in between, and no more are held at a time.
-TENSORS_AT_ONCE = 512
+TENSORS_A_PAGE = 128
 _TENSOR_COLUMNS = (
     CheckpointTensorRow.name,
     CheckpointTensorRow.optimizer_tensor,
@@ -59,26 +60,24 @@ async def add_checkpoint(session: AsyncSession, record: CheckpointRecord, tensor
         for position, file in enumerate(record.files)
     )
     await session.flush()
-    rows = itertools.starmap(partial(_tensor_row, record.id), enumerate(tensors))
-    while some := list(itertools.islice(rows, TENSORS_AT_ONCE)):
-        await session.execute(insert(CheckpointTensorRow), some)
+    await add_rows(session, itertools.starmap(partial(_tensor_row, record.id), enumerate(tensors)))
 
 
 async def checkpoint_tensors(session: AsyncSession, checkpoint_id: str) -> AsyncIterator[SavedTensor]:
     """In the order in which they were added. Raises NotFound where the checkpoint is deleted meanwhile."""
     query = select(*_TENSOR_COLUMNS).where(CheckpointTensorRow.checkpoint_id == checkpoint_id)
-    query = query.order_by(CheckpointTensorRow.position).limit(TENSORS_AT_ONCE)
+    query = query.order_by(CheckpointTensorRow.position).limit(TENSORS_A_PAGE)
     num_read, rows = 0, (await session.execute(query)).all()
     # Pages rather than a cursor on the server, which takes several statements where there are few tensors.
     while rows:
         for row in rows:
             yield _tensor(row)
         num_read += len(rows)
-        if len(rows) < TENSORS_AT_ONCE:
+        if len(rows) < TENSORS_A_PAGE:
             break
         rows = (await session.execute(query.where(CheckpointTensorRow.position >= num_read))).all()
     # Between two pages it may go.
-    if num_read >= TENSORS_AT_ONCE and not await session.scalar(
+    if num_read >= TENSORS_A_PAGE and not await session.scalar(
         select(CheckpointRow.id).where(CheckpointRow.id == checkpoint_id)
     ):
         raise _not_there(checkpoint_id)
@@ -146,8 +145,8 @@ async def _records(session: AsyncSession, rows: Sequence[CheckpointRow]) -> list
     ]
 
 
-def _tensor_row(checkpoint_id: str, position: int, tensor: SavedTensor) -> dict[str, object]:
-    return {
+def _tensor_row(checkpoint_id: str, position: int, tensor: SavedTensor) -> TableRow:
+    columns = {
         "checkpoint_id": checkpoint_id,
         "position": position,
         "name": tensor.name,
@@ -159,6 +158,7 @@ def _tensor_row(checkpoint_id: str, position: int, tensor: SavedTensor) -> dict[
         "length_bytes": tensor.length_bytes,
         "sha256": tensor.sha256.hex(),
     }
+    return CheckpointTensorRow, columns
 
 
 def _tensor(row: Row[Any]) -> SavedTensor:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import delete, insert, literal, select, tuple_
+from sqlalchemy import delete, literal, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.errors import NotFound
+from planner.store.many_rows import TableRow, add_rows
 from planner.store.operations import IS_OPEN, delete_ended
 from planner.store.owners import forget_owners
 from planner.store.paging import PageRequest
@@ -18,7 +19,7 @@ from planner.store.references import refuse_while_needed
 from planner.store.tables import InventoryDeviceRow, InventoryLinkRow, InventoryRow, PlanOperationRow, PlanRow
 
 # All pairs of many devices are tens of thousands: other calls are answered in between.
-LINKS_AT_ONCE = 2048
+LINKS_A_PAGE = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,20 +61,7 @@ async def add_inventory(session: AsyncSession, record: InventoryRecord) -> None:
         for position, device in enumerate(inventory.devices)
     )
     await session.flush()
-    links = tuple(inventory.links.items())
-    for start in range(0, len(links), LINKS_AT_ONCE):
-        some = [
-            {
-                "inventory_id": record.id,
-                "position": position,
-                "source_device_id": source,
-                "target_device_id": target,
-                "bytes_per_second": speed.bytes_per_second,
-                "latency_seconds": speed.latency_seconds,
-            }
-            for position, ((source, target), speed) in enumerate(links[start : start + LINKS_AT_ONCE], start)
-        ]
-        await session.execute(insert(InventoryLinkRow), some)
+    await add_rows(session, _link_rows(record.id, inventory.links))
 
 
 async def get_inventory(session: AsyncSession, inventory_id: str) -> InventoryRecord:
@@ -133,6 +121,19 @@ async def _records(session: AsyncSession, rows: Sequence[InventoryRow]) -> list[
     ]
 
 
+def _link_rows(inventory_id: str, links: Mapping[tuple[str, str], LinkSpeed]) -> Iterator[TableRow]:
+    for position, ((source, target), speed) in enumerate(links.items()):
+        columns = {
+            "inventory_id": inventory_id,
+            "position": position,
+            "source_device_id": source,
+            "target_device_id": target,
+            "bytes_per_second": speed.bytes_per_second,
+            "latency_seconds": speed.latency_seconds,
+        }
+        yield InventoryLinkRow, columns
+
+
 async def _devices(session: AsyncSession, ids: list[str]) -> dict[str, list[Device]]:
     query = select(InventoryDeviceRow).where(InventoryDeviceRow.inventory_id.in_(ids))
     by_inventory: dict[str, list[Device]] = {}
@@ -160,7 +161,7 @@ async def _links(session: AsyncSession, ids: list[str]) -> dict[str, dict[tuple[
         )
         .where(row.inventory_id.in_(ids))
         .order_by(row.inventory_id, row.position)
-        .limit(LINKS_AT_ONCE)
+        .limit(LINKS_A_PAGE)
     )
     by_inventory: dict[str, dict[tuple[str, str], LinkSpeed]] = {}
     # Pages rather than a cursor on the server, which takes several statements where there is one link or none.
@@ -169,7 +170,7 @@ async def _links(session: AsyncSession, ids: list[str]) -> dict[str, dict[tuple[
         for inventory_id, _, source, target, rate, latency in page:
             speed = LinkSpeed(bytes_per_second=rate, latency_seconds=latency)
             by_inventory.setdefault(inventory_id, {})[source, target] = speed
-        if len(page) < LINKS_AT_ONCE:
+        if len(page) < LINKS_A_PAGE:
             break
         last = tuple_(*(literal(part) for part in page[-1][:2]))
         page = (await session.execute(query.where(key > last))).all()

@@ -16,6 +16,7 @@ from planner.partition.training.pipeline_order import Pass, Step
 from planner.plan.options_document import options_from_document
 from planner.plan.plan import LiveTensor, PassOrder, Plan, Stage, StageEdge, StageMemory, TieGroup
 from planner.store.expressions import expression_from_json
+from planner.store.many_rows import ROWS_AT_ONCE
 from planner.store.tables import (
     PlanEdgeRow,
     PlanEdgeValueRow,
@@ -31,8 +32,6 @@ from planner.store.tables import (
     Row,
 )
 
-# So many are read, or written, before others have their turn on the event loop: some milliseconds.
-ROWS_AT_ONCE = 200
 Item = TypeVar("Item")
 
 

@@ -1,7 +1,4 @@
-"""A plan as rows: the plan's own first, then one for each stage, tensor, edge and tie.
-
-They are columns by name, since there are tens of thousands: objects that a session follows take ten times as long.
-"""
+"""A plan as rows: the plan's own first, then one for each stage, tensor, edge and tie."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ from planner.cost.sources import CostSource
 from planner.plan.options_document import options_document
 from planner.plan.plan import PassOrder, Plan, Stage
 from planner.store.expressions import expression_to_json
+from planner.store.many_rows import TableRow
 from planner.store.tables import (
     PlanEdgeRow,
     PlanEdgeValueRow,
@@ -29,9 +27,6 @@ from planner.store.tables import (
     PlanTieMemberRow,
     Row,
 )
-
-# The table, and what its columns hold.
-TableRow = tuple[type[Row], dict[str, Any]]
 
 
 def plan_rows(plan_id: str, plan: Plan, inventory_id: str, now: datetime) -> Iterator[TableRow]:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import defaultdict
 from dataclasses import dataclass, fields
 from datetime import datetime
-from itertools import islice
 from typing import Any
 
-from sqlalchemy import delete, exists, insert, or_, select
+from sqlalchemy import delete, exists, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.errors import NotFound
 from planner.plan.plan import Plan
 from planner.store.deployments import ENDED
 from planner.store.inventories import get_inventory
+from planner.store.many_rows import add_rows
 from planner.store.owners import forget_owners
 from planner.store.paging import PageRequest
-from planner.store.plan_read import ROWS_AT_ONCE, read_plan
+from planner.store.plan_read import read_plan
 from planner.store.plan_write import plan_rows
 from planner.store.references import refuse_while_needed
-from planner.store.tables import DeploymentRow, PlanRow, PlanStageDeviceRow, Row, SparePlanRow
+from planner.store.tables import DeploymentRow, PlanRow, PlanStageDeviceRow, SparePlanRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +49,7 @@ class PlanFilter:
 
 async def add_plan(session: AsyncSession, plan_id: str, plan: Plan, inventory_id: str, now: datetime) -> None:
     """`inventory_id` names the stored inventory that the plan was made for. Others have turns on the loop meanwhile."""
-    rows = plan_rows(plan_id, plan, inventory_id, now)
-    while some := tuple(islice(rows, ROWS_AT_ONCE)):
-        by_table: dict[type[Row], list[dict[str, Any]]] = defaultdict(list)
-        for table, columns in some:
-            by_table[table].append(columns)
-        for table, several in by_table.items():
-            await session.execute(insert(table), several)
-        # A database that answers at once lets nobody else in.
-        await asyncio.sleep(0)
+    await add_rows(session, plan_rows(plan_id, plan, inventory_id, now))
 
 
 async def get_plan(session: AsyncSession, plan_id: str, *, keep: bool = False) -> tuple[Plan, datetime]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.cost.borrowed import named_rates, newest_rates
@@ -17,6 +17,7 @@ from planner.cost.device_kinds import DeviceKind
 from planner.cost.measured import Delivery, MeasuredTimes, StateUpdate
 from planner.errors import NotFound
 from planner.plan.options import RatesFrom
+from planner.store.many_rows import add_rows
 from planner.store.owners import forget_owners
 from planner.store.paging import PageRequest
 from planner.store.tables import ProfileNodeRow, ProfileRow
@@ -92,9 +93,13 @@ async def save_profile(session: AsyncSession, profile: Profile) -> None:
         "weight_gradient_seconds",
         "unmeasured_reason",
     )
-    rows = [{"profile_id": record.id, **dict(zip(columns, row, strict=True))} for row in (*measured, *unmeasured)]
-    if rows:
-        await session.execute(insert(ProfileNodeRow), rows)
+    await add_rows(
+        session,
+        (
+            (ProfileNodeRow, {"profile_id": record.id, **dict(zip(columns, row, strict=True))})
+            for row in (*measured, *unmeasured)
+        ),
+    )
 
 
 async def get_profile(session: AsyncSession, profile_id: str) -> Profile:

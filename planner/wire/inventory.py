@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from planner.cost.inventory import DEFAULT_LINK, Device, Inventory, LinkSpeed
 from planner.errors import InventoryError
 from protos.v1 import inventory_pb2
@@ -18,8 +20,13 @@ def inventory_to_proto(inventory: Inventory) -> inventory_pb2.Inventory:
         devices=[_device_to_proto(device) for device in inventory.devices],
         default_link=_link_to_proto(inventory.default_link),
     )
-    for (source, target), speed in sorted(inventory.links.items(), key=lambda item: item[0]):
-        message.links.append(_link_to_proto(speed, source, target))
+    by_source: dict[str, list[tuple[str, LinkSpeed]]] = {}
+    for (source, target), speed in inventory.links.items():
+        by_source.setdefault(source, []).append((target, speed))
+    # Source by source: to sort tens of thousands of pairs at once would keep Python's lock from all other threads.
+    for source in sorted(by_source):
+        for target, speed in sorted(by_source[source], key=itemgetter(0)):
+            message.links.append(_link_to_proto(speed, source, target))
     return message
 
 

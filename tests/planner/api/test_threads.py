@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 
 import pytest
 
-from planner.api.threads import in_thread
+from planner.api.threads import TURN_SECONDS, in_thread, short_turns
 
 
 async def test_results_and_errors_come_back_from_another_thread() -> None:
@@ -40,3 +41,11 @@ async def test_a_cancelled_caller_waits_until_the_thread_is_done() -> None:
     with pytest.raises(asyncio.CancelledError):
         await caller
     assert done.is_set()
+
+
+def test_turns_are_short_for_the_block() -> None:
+    before = sys.getswitchinterval()
+    with short_turns():
+        assert sys.getswitchinterval() == pytest.approx(TURN_SECONDS)
+        assert before > TURN_SECONDS
+    assert sys.getswitchinterval() == before

@@ -33,7 +33,7 @@ RECORD = CheckpointRecord(
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "TENSORS_AT_ONCE", 4)
+    monkeypatch.setattr(checkpoints, "TENSORS_A_PAGE", 4)
 
 
 def tensors(count: int) -> list[SavedTensor]:

@@ -38,7 +38,7 @@ def speed(index: int) -> LinkSpeed:
 
 
 async def test_links_are_read_in_pages(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inventories, "LINKS_AT_ONCE", 4)
+    monkeypatch.setattr(inventories, "LINKS_A_PAGE", 4)
     devices = tuple(device(name) for name in "zam")
     pairs = [(source.id, target.id) for source in devices for target in devices if source != target]
     contents = [

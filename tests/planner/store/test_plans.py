@@ -19,7 +19,7 @@ from planner.graph.ir import Dtype, ValueKind
 from planner.partition.training.pipeline_order import Pass, Step
 from planner.plan.options import Mode, SizeBasedMode
 from planner.plan.plan import LiveTensor, PassOrder, Plan, Stage, StageEdge, StageMemory, TieGroup
-from planner.store import plan_read, plans
+from planner.store import many_rows, plan_read, plans
 from planner.store.database import Database
 from planner.store.graphs import add_graph
 from planner.store.inventories import InventoryRecord, add_inventory
@@ -183,7 +183,7 @@ async def test_others_have_their_turn_while_a_plan_is_written_and_read(
             most_done, num_done = max(most_done, num_done), 0
             await asyncio.sleep(0)
 
-    for module in (plans, plan_read):
+    for module in (many_rows, plan_read):
         monkeypatch.setattr(module, "ROWS_AT_ONCE", rows_at_once)
     monkeypatch.setattr(plans, "plan_rows", counted_rows)
     monkeypatch.setattr(plan_read, "_live_tensor", counted_tensor)
