@@ -86,7 +86,7 @@ survey: $(VENV)/installed.stamp
 	-$(BIN)/python -m tests.models.operators
 	$(BIN)/python -m tests.models.survey
 
-# Every figure of docs/benchmarks.md, one table after the other; half an hour on two cores.
+# Some tables of docs/benchmarks.md, one after the other; half an hour on two cores. The others name their commands there.
 bench: $(VENV)/installed.stamp
 	$(BIN)/python -m benchmarks.place_instances
 	$(BIN)/python -m benchmarks.compare_torch_partitioner
