@@ -1,8 +1,9 @@
 """Mode optimal on networks that are no chains, and real clusters: its value, the bound that it proves, and CPU seconds.
 
-Run from the repository's root: `.venv/bin/python -m benchmarks.nets_on_clusters [--devices 16 32] [NET ...]`. Nets:
-transformer, experts, translator (an encoder and a decoder), unet. After a colon, memory as a multiple of what segments
-in the order of the inventory need: `experts:1.1`. Hosts have 8 devices; `halves` are hosts of two kinds.
+From the repository's root: `.venv/bin/python -m benchmarks.nets_on_clusters [NET ...] [--devices 16 32] [--latency]`.
+Nets: transformer, experts, translator (an encoder and a decoder), unet. After a colon, memory as a multiple of what
+segments in the order of the inventory need: `experts:1.1`. Hosts have 8 devices; `halves` are hosts of two kinds. The
+value is the bottleneck, with `--latency` what a lone batch takes.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.chains_on_clusters import AMPLE, BETWEEN_BYTES_PER_SECOND, WITHIN_BYTES_PER_SECOND
-from planner.partition.evaluate import evaluate
 from planner.partition.modes.optimal import optimal
 from planner.partition.objective import Objective
 from planner.partition.ordered.segments import Segments
 from planner.partition.problem import Labels, PartitionProblem
 from planner.partition.request import Request
+from planner.partition.score import score
 
 FLOPS_PER_SECOND, MEMORY_BYTES_PER_SECOND, LAUNCH_SECONDS = 100e12, 1e12, 4e-6
 TOKENS, WIDTH, BYTES = 4096, 4096, 2
@@ -31,7 +32,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("nets", nargs="*", default=[*NETS, *(f"{net}:1.1" for net in NETS)])
     parser.add_argument("--devices", nargs="*", type=int, default=[16, 32, 64])
+    parser.add_argument("--latency", action="store_true")
     arguments = parser.parse_args()
+    objective = Objective.LATENCY if arguments.latency else Objective.THROUGHPUT
     print(f"{'net':<16}{'devices':>8}{'hosts':>8}{'nodes':>7}{'value ms':>12}{'gap':>9}{'cpu s':>8}")
     gaps = []
     for net in arguments.nets:
@@ -40,9 +43,9 @@ def main() -> None:
             for hosts in ("wholes", "halves"):
                 problem = problem_of(name, devices, hosts, float(factor or 0))
                 started = time.process_time()
-                plan = optimal(problem, Request(mode="optimal", objective=Objective.THROUGHPUT))
+                plan = optimal(problem, Request(mode="optimal", objective=objective))
                 seconds = time.process_time() - started
-                value = evaluate(problem, plan).bottleneck_seconds
+                value = score(problem, plan, objective).value
                 gaps.append(1 - (plan.lower_bound_seconds or 0.0) / value)
                 print(
                     f"{net:<16}{devices:>8}{hosts:>8}{problem.num_nodes:>7}{value * 1e3:>12.5f}{gaps[-1]:>9.3%}"

@@ -242,6 +242,10 @@ def _is_for(*objectives: Objective) -> Callable[[Portfolio], bool]:
 
 TRANSFERS = Search(name="transfers that no device is spared", run=_transfers, applies=_is_bottleneck)
 LOCAL_SEARCH = Search(name="local search on the true objective", run=_local_search, applies=_has_not_climbed)
+# What is parted may mislead it: so it ends no higher than without.
+CLIMB_BEFORE_FORKS = replace(
+    LOCAL_SEARCH, applies=lambda portfolio: _runs_side_by_side(portfolio) and _has_not_climbed(portfolio)
+)
 SMALL_LATENCY = Search(
     name="all stages and devices of a small program, for latency", run=least_latency, applies=is_small
 )
@@ -260,6 +264,7 @@ CONTIGUOUS = (
     ),
     Search(name="additive relaxation", run=offer_relaxed_placements),
     Search(name="segments of other orders", run=offer_other_orders),
+    CLIMB_BEFORE_FORKS,
     Search(
         name="stages side by side, where idle devices are worth it",
         run=offer_forks,

@@ -222,17 +222,17 @@ class LineLayout:
 
 
 class Line:
-    """The bundles stage by stage, in program order within each: a topological order of an assignment's own."""
+    """The bundles stage by stage, in program order within each: a topological order of an assignment's own.
 
-    def __init__(self, bundles: Bundles, assignment: Assignment) -> None:
+    `rank` [bundles]: those of a stage by these instead, which grow along reads; in program order where they are equal.
+    """
+
+    def __init__(self, bundles: Bundles, assignment: Assignment, rank: Integers | None = None) -> None:
         stage_of_node = np.asarray(assignment.stage_of_node, dtype=np.int64)
         first = np.array([members[0] for members in bundles.members], dtype=np.int64)
         stage_of_bundle = stage_of_node[first]
-        order = (
-            np.lexsort((_depths(bundles), stage_of_bundle))
-            if _out_of_order(bundles)
-            else np.lexsort((np.arange(bundles.count), stage_of_bundle))
-        )
+        place = depths(bundles) if _out_of_order(bundles) else np.arange(bundles.count)
+        order = np.lexsort((place, stage_of_bundle) if rank is None else (place, rank, stage_of_bundle))
         self._position = np.empty(bundles.count, dtype=np.int64)
         self._position[order] = np.arange(bundles.count)
         self._bundle_of_node = bundles.bundle_of_node
@@ -258,11 +258,11 @@ def _out_of_order(bundles: Bundles) -> bool:
     return any(before and max(before) > bundle for bundle, before in enumerate(bundles.before))
 
 
-def _depths(bundles: Bundles) -> Integers:
+def depths(bundles: Bundles) -> Integers:
     """[bundles] places in a topological order."""
-    depths = np.empty(bundles.count, dtype=np.int64)
-    depths[topological_order(bundles.before, bundles.after)] = np.arange(bundles.count)
-    return depths
+    places = np.empty(bundles.count, dtype=np.int64)
+    places[topological_order(bundles.before, bundles.after)] = np.arange(bundles.count)
+    return places
 
 
 class LoadFloor:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.assignment import Assignment
+from planner.partition.assignment import Assignment, contiguous
 from planner.partition.bounds.work import node_state_bytes
-from planner.partition.portfolio.cut_search import Line
+from planner.partition.portfolio.cut_search import Line, depths
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
@@ -42,27 +42,49 @@ class _Stretch:
 
 
 def offer_forks(portfolio: Portfolio) -> None:
-    """Of the best assignment, with ever more of the idle devices."""
-    best, problem = portfolio.best, portfolio.problem
+    """Of all on the quickest device, and of the best assignment. With ever more of the idle devices each time."""
+    problem, best = portfolio.problem, portfolio.best
     assert best is not None
-    num_idle = problem.num_devices - len(set(best.assignment.device_of_stage))
+    num_joins, seconds = _num_joins(portfolio.bundles), problem.compute_seconds.sum(axis=1)
+    quickest = int(np.argmin(seconds))
+    if np.isfinite(seconds[quickest]):
+        _offer_forks_of(portfolio, contiguous(problem, (0, problem.num_nodes), (quickest,)), num_joins)
+    _offer_forks_of(portfolio, best.assignment, num_joins)
+
+
+def _offer_forks_of(portfolio: Portfolio, assignment: Assignment, num_joins: Integers) -> None:
+    problem = portfolio.problem
+    num_idle = problem.num_devices - len(set(assignment.device_of_stage))
+    most = max(_MIN_LAYOUTS, int(_MAX_JUDGED / (problem.num_values + problem.read_value.size)))
     if not num_idle:
         return
-    line = _Order(problem, portfolio.bundles, best.assignment)
+    line = _Order(problem, portfolio.bundles, assignment, num_joins)
     stretches = line.stretches(num_idle, int(_MAX_STEPS * portfolio.request.effort))
-    choices = list(_choices(stretches, line.size, num_idle))
-    most = max(_MIN_LAYOUTS, int(_MAX_JUDGED / (problem.num_values + problem.read_value.size)))
+    choices = [*_choices(stretches, line.size, num_idle), *_alone(stretches)]
     for chosen in choices[-most:]:
         if portfolio.request.out_of_time():
             return
         portfolio.offer(line.forked(chosen))
 
 
-class _Order:
-    """The bundles stage by stage, as numbers of places."""
+def _num_joins(bundles: Bundles) -> Integers:
+    """[bundles] on the way to each, at most: how many bundles read more than one other.
 
-    def __init__(self, problem: PartitionProblem, bundles: Bundles, assignment: Assignment) -> None:
-        line = Line(bundles, assignment)
+    A sum of many branches often follows each of them at once in the program, term by term. In the order of these
+    numbers all branches come first, side by side, and then the sum.
+    """
+    num_joins = np.zeros(bundles.count, dtype=np.int64)
+    for bundle in np.argsort(depths(bundles)):
+        before = bundles.before[bundle]
+        num_joins[bundle] = max((num_joins[other] for other in before), default=0) + (len(before) > 1)
+    return num_joins
+
+
+class _Order:
+    """The bundles stage by stage, as numbers of places. `rank`: see Line."""
+
+    def __init__(self, problem: PartitionProblem, bundles: Bundles, assignment: Assignment, rank: Integers) -> None:
+        line = Line(bundles, assignment, rank)
         self._problem, self._bundles, self._layout, self.size = problem, bundles, line.layout, line.length
         first = np.array([members[0] for members in bundles.members])
         place = line.place_of_node[first]
@@ -83,20 +105,21 @@ class _Order:
         self._seconds = self._seconds_of_device[own, np.arange(self.size)].tolist()
         state_bytes = np.bincount(bundles.bundle_of_node, node_state_bytes(problem), bundles.count)
         self._state_bytes, self._room = state_bytes[self._bundle_at], problem.device_memory_bytes
-        self._reads = self._values_read(place)
+        self._arcs = self._values_passed(place)
+        # By place: (value, the place that makes it) of all that is made elsewhere.
+        self._reads: list[list[tuple[int, int]]] = [[] for _ in range(self.size)]
+        for value, maker, reader in zip(*(column.tolist() for column in self._arcs), strict=True):
+            self._reads[reader].append((value, maker))
 
-    def _values_read(self, place: Integers) -> list[list[tuple[int, int]]]:
-        """By place: (value, the place that makes it) of all that is made elsewhere."""
+    def _values_passed(self, place: Integers) -> tuple[Integers, Integers, Integers]:
+        """Values, the places that make them and others that read them."""
         problem, owner = self._problem, self._bundles.bundle_of_node
         made_by = problem.value_producer[problem.read_value]
         inner = made_by >= 0
         makers, readers = place[owner[made_by[inner]]], place[owner[problem.read_node[inner]]]
-        triples = np.unique(np.stack([readers, problem.read_value[inner], makers]), axis=1)
-        reads: list[list[tuple[int, int]]] = [[] for _ in range(self.size)]
-        for reader, value, maker in triples.T.tolist():
-            if reader != maker:
-                reads[reader].append((value, maker))
-        return reads
+        values, makers, readers = np.unique(np.stack([problem.read_value[inner], makers, readers]), axis=1)
+        passed = makers != readers
+        return values[passed], makers[passed], readers[passed]
 
     def stretches(self, num_idle: int, max_steps: int) -> list[_Stretch]:
         """For each beginning and number of pieces the one that gains most, if any gains."""
@@ -167,7 +190,8 @@ class _Order:
                 return
 
     def forked(self, chosen: Sequence[_Stretch]) -> Assignment:
-        """The longest of the new stages on the quickest devices with room for it; whole stages keep theirs."""
+        """Whole stages keep their devices. The longest of the new ones goes to the quickest device, each other to that
+        which is done soonest with it, what it exchanges with the longest one's device included; all with room."""
         bounds, devices = self._layout.boundaries, self._layout.devices
         stages: list[Sequence[int]] = []
         device_of_stage: list[int] = []
@@ -185,18 +209,48 @@ class _Order:
                 free.append(device)
             stages += parts
             device_of_stage += [device] * len(parts)
-        seconds = self._seconds_of_device.sum(axis=1)
-        free.sort(key=lambda device: (seconds[device], device))
+        stage_of_place = np.empty(self.size, dtype=np.int64)
+        for stage, places in enumerate(stages):
+            stage_of_place[list(places)] = stage
+        exchanged = self._exchanged_bytes(stage_of_place, len(stages))
         forked.sort(key=lambda stage: -sum(self._seconds[at] for at in stages[stage]))
+        per_byte, latency = self._problem.link_seconds_per_byte, self._problem.link_latency_seconds
+        messages = np.zeros(self._problem.num_devices)
         for stage in forked:
-            state_bytes = self._state_bytes[list(stages[stage])].sum()
-            device = next((device for device in free if state_bytes <= self._room[device]), free[0])
+            places = list(stages[stage])
+            if stage != forked[0]:
+                longest = device_of_stage[forked[0]]
+                messages = latency[longest] + latency[:, longest]
+                messages = messages + exchanged[stage] * np.maximum(per_byte[longest], per_byte[:, longest])
+            seconds = self._seconds_of_device[:, places].sum(axis=1) + messages
+            has_room = self._state_bytes[places].sum() <= self._room
+            device = min(free, key=lambda device: (not has_room[device], seconds[device], device))
             device_of_stage[stage] = device
             free.remove(device)
         stage_of_bundle = np.empty(self.size, dtype=np.int64)
-        for stage, places in enumerate(stages):
-            stage_of_bundle[self._bundle_at[list(places)]] = stage
+        stage_of_bundle[self._bundle_at] = stage_of_place
         return self._bundles.assignment(stage_of_bundle, device_of_stage)
+
+    def _exchanged_bytes(self, stage_of_place: Integers, num_stages: int) -> Integers:
+        """By stage: of the values that it reads or makes and another one makes or reads, each once."""
+        values, makers, readers = self._arcs
+        crossing = stage_of_place[makers] != stage_of_place[readers]
+        pairs = np.concatenate(
+            [values[crossing] * num_stages + stage_of_place[ends[crossing]] for ends in (makers, readers)]
+        )
+        values, stages = np.divmod(np.unique(pairs), num_stages)
+        return np.bincount(stages, self._problem.value_bytes[values], num_stages).astype(np.int64)
+
+
+def _alone(stretches: list[_Stretch]) -> Iterator[list[_Stretch]]:
+    """For each number of pieces the one that gains most. Where devices are unlike, a few quick ones may be worth more
+    than the many that most gain is reckoned for."""
+    best: dict[int, _Stretch] = {}
+    for one in stretches:
+        if len(one.pieces) not in best or one.gain_seconds > best[len(one.pieces)].gain_seconds:
+            best[len(one.pieces)] = one
+    for count in sorted(best):
+        yield [best[count]]
 
 
 def _choices(stretches: list[_Stretch], size: int, num_idle: int) -> Iterator[list[_Stretch]]:

@@ -277,6 +277,38 @@ def test_branches_run_side_by_side_and_the_longest_stages_are_on_the_quickest_de
     assert value_of(problem, assignment, Objective.LATENCY) == pytest.approx(2 * 1.0 + 7.0 + 2.0 + 0.2)
 
 
+def test_branches_that_are_added_up_term_by_term_run_side_by_side() -> None:
+    """Each term's sum stands right behind its branch in the program, so that no two branches stand side by side."""
+    reads, seconds = [[0]], [1.0]
+    for _ in range(3):
+        start = total = len(reads)
+        for _ in range(8):
+            reads += [[start], [len(reads) + 1, total]]
+            total = len(reads)
+            seconds += [1.0, 0.01]
+        reads.append([total])
+        seconds.append(1.0)
+    problem = problem_of(
+        compute_seconds=[seconds] * 6,
+        reads=reads,
+        value_bytes=[1] * (len(reads) + 1),
+        returned=(len(reads),),
+        latency=0.1,
+    )
+    assignment = optimal(problem, asked(Objective.LATENCY))
+    assert assignment.num_stages == 6
+    # Of three sums of eight seconds each, one takes two: on four devices between two others.
+    assert value_of(problem, assignment, Objective.LATENCY) == pytest.approx(1.0 + 3 * (8.0 + 0.08 + 1.0) - 6.0 + 0.2)
+
+
+def test_branches_go_to_slower_devices_that_are_near_rather_than_to_quick_ones_far_away() -> None:
+    is_far = np.array([False] * 4 + [True] * 2)
+    latency = np.where(is_far[:, None] == is_far, 0.1, 5.0)
+    problem = replace(branches_between([1.0] * 14, [1.0, 1.0, 1.2, 1.2, 1.0, 1.0]), link_latency_seconds=latency)
+    assignment = optimal(problem, asked(Objective.LATENCY))
+    assert value_of(problem, assignment, Objective.LATENCY) == pytest.approx(1.2 + 7.0 + 2.4 + 0.2)
+
+
 def test_branches_stay_together_where_messages_take_longer_than_they_spare() -> None:
     problem = branches_between([1.0] * 14, [1.0] * 4, latency=3.6)
     assignment = optimal(problem, asked(Objective.LATENCY))
