@@ -17,6 +17,8 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from access.unanswered import gives_reasons, is_silent, is_unanswered
 from planner.client.interruption import interruptible, one_answer, pause
+from planner.client.status import reason_of
+from planner.errors import NotLeading
 
 _Stub = TypeVar("_Stub")
 
@@ -65,15 +67,17 @@ class Restarts:
         if len(self._addresses) > 1:
             return True
         if gives_reasons(error):
-            return False
+            # One that was killed is back before it has lost the lead that it had.
+            return self._has_answered and reason_of(error) == NotLeading.reason
         # Somebody who listens now may have begun to since the call.
         return self._has_answered or self._is_told or (self._awaits_first and not _is_listening(self._addresses[0]))
 
-    def begin(self) -> None:
+    def begin(self, error: grpc.RpcError) -> None:
         if not self._is_told:
             self._is_told = True
+            who = "no planner-server that leads" if reason_of(error) == NotLeading.reason else "no planner-server"
             self._tell(
-                f"no planner-server answers at {','.join(self._addresses)}; asking again for {self._seconds:g} s, in "
+                f"{who} answers at {','.join(self._addresses)}; asking again for {self._seconds:g} s, in "
                 "case it is being restarted"
             )
 
@@ -180,7 +184,7 @@ class _Turns:
                 self._gives_up_at = min(self._gives_up_at, self._ends_at)
         if now + self._pause_seconds >= self._gives_up_at or not self._restarts.is_awaited(error):
             return False
-        self._restarts.begin()
+        self._restarts.begin(error)
         pause(self._pause_seconds)
         self._pause_seconds = min(2 * self._pause_seconds, MOST_PAUSE_SECONDS)
         return True

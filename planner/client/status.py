@@ -37,6 +37,12 @@ def error_from_failure(failure: Failure, *, otherwise: type[errors.PlannerError]
     return _build(_BY_REASON.get(failure.reason, otherwise), failure.message or failure.reason, metadata)
 
 
+def reason_of(error: grpc.RpcError) -> str:
+    """As servers name it; empty where none is given."""
+    info = _error_info(error)
+    return info.reason if info is not None else ""
+
+
 def _error_info(error: grpc.RpcError) -> error_details_pb2.ErrorInfo | None:
     if not isinstance(error, grpc.Call):
         return None

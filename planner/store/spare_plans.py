@@ -46,6 +46,10 @@ async def add_spare(
     inventory: InventoryRecord,
 ) -> None:
     """Asks for the plan, in the place of one that was asked for before."""
+    # A planner that was killed may still be committing the same: who comes second waits, and finds what it wrote.
+    await session.execute(
+        select(DeploymentRow.id).where(DeploymentRow.id == deployment.id).with_for_update(key_share=True)
+    )
     await add_inventory(session, inventory)
     await add_operation(session, operation)
     before = await session.get(SparePlanRow, (deployment.id, _key(lost)))

@@ -11,7 +11,7 @@ import pytest
 
 from planner.client import PlannerClient
 from planner.client.failover import Restarts, _Turns
-from planner.errors import NotFound, Unavailable
+from planner.errors import NotFound, NotLeading, Unavailable
 from protos.v1 import planner_pb2
 from tests.planner.client.scripted_planner import Refusal, ScriptedPlanner, scripted_planner
 from tests.waiting import WAIT_SECONDS
@@ -147,6 +147,24 @@ def test_the_only_planner_is_asked_again_once_it_has_answered() -> None:
             assert asked(planner) == [calls]
         assert len(messages) == 2
         assert messages[0].endswith("asking again for 20 s, in case it is being restarted")
+
+
+def test_the_only_planner_is_asked_again_until_it_leads_anew() -> None:
+    """One that was killed is back before it has lost the lead that it had."""
+    with one() as (planner, client, messages):
+        planner.on("GetPlanOperation", OPERATION, NotLeading("another leads"), NotLeading("another leads"), OPERATION)
+        for calls in (1, 4):
+            assert client.get_plan_operation("plan-1").id == "plan-1"
+            assert asked(planner) == [calls]
+        assert [message.partition(" answers")[0] for message in messages] == ["no planner-server that leads"]
+
+
+def test_one_that_does_not_lead_is_not_waited_for_where_it_never_answered() -> None:
+    with one() as (planner, client, messages):
+        planner.on("GetPlanOperation", NotLeading("another leads"))
+        with pytest.raises(NotLeading, match="another leads"):
+            client.get_plan_operation("plan-1")
+        assert (asked(planner), messages) == ([1], [])
 
 
 def test_a_call_that_an_ending_planner_drops_is_asked_again() -> None:
