@@ -42,7 +42,7 @@ from planner.store.inventories import InventoryRecord, get_inventory
 from planner.store.operations import OperationState, PlanOperation, hurry
 from planner.store.plans import get_plan
 from planner.store.profiles import serving_profiles
-from planner.store.spare_plans import add_spare, drop_obsolete_spares, find_spare, list_spares
+from planner.store.spare_plans import add_spare, drop_obsolete_spares, find_spare, list_spares, lock_spares
 
 # From one look for the daemons of a deployment that recovers to the next.
 PLACE_PERIOD_SECONDS = 0.25
@@ -139,6 +139,7 @@ class Placer:
         now = datetime.now(UTC)
         async with self._database.session() as session:
             await self._leadership.check(session)
+            await lock_spares(session, deployment)
             await drop_obsolete_spares(session, now)
             already_asked = await list_spares(session, deployment)
             prospects = await _prospects(session, deployment)
@@ -200,6 +201,7 @@ class Placer:
         """The one whose plan serves, or that found none. Raises BeingPlanned where it has not ended yet."""
         async with self._database.session() as session:
             await self._leadership.check(session)
+            await lock_spares(session, deployment)
             operation = await find_spare(session, deployment, lost)
             if operation is None or not await _serves(session, operation, left):
                 await _add(session, deployment, prospects, lost, left, background=False)

@@ -20,6 +20,14 @@ from planner.store.operations import OperationState, PlanOperation, add_operatio
 from planner.store.tables import DeploymentRow, PlanRow, SparePlanRow
 
 
+async def lock_spares(session: AsyncSession, deployment: Deployment) -> None:
+    """Whoever looks for the deployment's plans and asks for what lacks comes after who did so before, and finds those.
+
+    Until the transaction ends.
+    """
+    await session.get(DeploymentRow, deployment.id, with_for_update={"key_share": True})
+
+
 async def find_spare(session: AsyncSession, deployment: Deployment, lost: Iterable[str]) -> PlanOperation | None:
     """The operation that makes, or made, the plan for this generation without the devices."""
     row = await session.get(SparePlanRow, (deployment.id, _key(lost)))
@@ -46,10 +54,6 @@ async def add_spare(
     inventory: InventoryRecord,
 ) -> None:
     """Asks for the plan, in the place of one that was asked for before."""
-    # A planner that was killed may still be committing the same: who comes second waits, and finds what it wrote.
-    await session.execute(
-        select(DeploymentRow.id).where(DeploymentRow.id == deployment.id).with_for_update(key_share=True)
-    )
     await add_inventory(session, inventory)
     await add_operation(session, operation)
     before = await session.get(SparePlanRow, (deployment.id, _key(lost)))

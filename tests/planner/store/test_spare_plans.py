@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from planner.store.owners import add_owner, owners_of
 from planner.store.paging import parse_page
 from planner.store.plans import PlanFilter, delete_plan, get_plan, list_plans
 from planner.store.purge import purge
-from planner.store.spare_plans import add_spare, drop_obsolete_spares, find_spare, list_spares
+from planner.store.spare_plans import add_spare, drop_obsolete_spares, find_spare, list_spares, lock_spares
 from tests.planner.store.records import (
     GRAPH_ID,
     NOW,
@@ -103,6 +104,32 @@ async def test_each_set_of_lost_devices_has_its_operation(spares: Database) -> N
         assert await find_spare(session, HELD, ["b"]) is None
         assert await find_spare(session, replace(HELD, generation=2), ["a"]) is None
         assert await list_spares(session, replace(HELD, generation=2)) == frozenset()
+
+
+async def test_who_looks_while_another_asks_waits_and_finds_what_that_one_asked_for(spares: Database) -> None:
+    """As a device is lost while plans for that are still being asked for: one of the two would fail."""
+    has_asked, may_commit = asyncio.Event(), asyncio.Event()
+
+    async def ask() -> None:
+        async with spares.session() as session:
+            await lock_spares(session, HELD)
+            await add_spare(session, HELD, ["b"], operation("spare-b"), inventory("inv-of-spare-b", listed=False))
+            has_asked.set()
+            await may_commit.wait()
+
+    async def look() -> PlanOperation | None:
+        async with spares.session() as session:
+            await lock_spares(session, HELD)
+            return await find_spare(session, HELD, ["b"])
+
+    asking = asyncio.create_task(ask())
+    await has_asked.wait()
+    looking = asyncio.create_task(look())
+    # Long enough for one that does not wait.
+    await asyncio.wait({looking}, timeout=0.5)
+    may_commit.set()
+    await asking
+    assert await looking == operation("spare-b")
 
 
 async def test_plans_made_ahead_are_listed_once_they_are_in_use_and_belong_to_the_deployments_owners(
