@@ -68,14 +68,14 @@ class Restarts:
             return True
         if gives_reasons(error):
             # One that was killed is back before it has lost the lead that it had.
-            return self._has_answered and reason_of(error) == NotLeading.reason
+            return self._has_answered and _says_that_another_leads(error)
         # Somebody who listens now may have begun to since the call.
         return self._has_answered or self._is_told or (self._awaits_first and not _is_listening(self._addresses[0]))
 
     def begin(self, error: grpc.RpcError) -> None:
         if not self._is_told:
             self._is_told = True
-            who = "no planner-server that leads" if reason_of(error) == NotLeading.reason else "no planner-server"
+            who = "no planner-server that leads" if _says_that_another_leads(error) else "no planner-server"
             self._tell(
                 f"{who} answers at {','.join(self._addresses)}; asking again for {self._seconds:g} s, in "
                 "case it is being restarted"
@@ -200,6 +200,10 @@ class _Responses:
     def cancel(self) -> None:
         """Ends the call where its reader has stopped."""
         self._responses.close()  # type: ignore[attr-defined]
+
+
+def _says_that_another_leads(error: grpc.RpcError) -> bool:
+    return reason_of(error) == NotLeading.reason
 
 
 def _is_listening(address: str) -> bool:

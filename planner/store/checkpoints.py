@@ -13,13 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from planner.errors import NotFound
 from planner.graph.checkpoint import CheckpointRecord, SavedFile, SavedTensor, TrainingProgress
 from planner.graph.ir import Dtype
-from planner.store.many_rows import TableRow, add_rows
+from planner.store.many_rows import ROWS_AT_ONCE, TableRow, add_rows
 from planner.store.owners import forget_owners
 from planner.store.paging import PageRequest
 from planner.store.tables import CheckpointFileRow, CheckpointRow, CheckpointTensorRow
 
-# A large model has tens of thousands of tensors: other calls are answered in between, and no more are held at a time.
-TENSORS_A_PAGE = 128
 _TENSOR_COLUMNS = (
     CheckpointTensorRow.name,
     CheckpointTensorRow.optimizer_tensor,
@@ -66,18 +64,18 @@ async def add_checkpoint(session: AsyncSession, record: CheckpointRecord, tensor
 async def checkpoint_tensors(session: AsyncSession, checkpoint_id: str) -> AsyncIterator[SavedTensor]:
     """In the order in which they were added. Raises NotFound where the checkpoint is deleted meanwhile."""
     query = select(*_TENSOR_COLUMNS).where(CheckpointTensorRow.checkpoint_id == checkpoint_id)
-    query = query.order_by(CheckpointTensorRow.position).limit(TENSORS_A_PAGE)
+    query = query.order_by(CheckpointTensorRow.position).limit(ROWS_AT_ONCE)
     num_read, rows = 0, (await session.execute(query)).all()
     # Pages rather than a cursor on the server, which takes several statements where there are few tensors.
     while rows:
         for row in rows:
             yield _tensor(row)
         num_read += len(rows)
-        if len(rows) < TENSORS_A_PAGE:
+        if len(rows) < ROWS_AT_ONCE:
             break
         rows = (await session.execute(query.where(CheckpointTensorRow.position >= num_read))).all()
     # Between two pages it may go.
-    if num_read >= TENSORS_A_PAGE and not await session.scalar(
+    if num_read >= ROWS_AT_ONCE and not await session.scalar(
         select(CheckpointRow.id).where(CheckpointRow.id == checkpoint_id)
     ):
         raise _not_there(checkpoint_id)

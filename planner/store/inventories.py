@@ -11,15 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.errors import NotFound
-from planner.store.many_rows import TableRow, add_rows
+from planner.store.many_rows import ROWS_AT_ONCE, TableRow, add_rows
 from planner.store.operations import IS_OPEN, delete_ended
 from planner.store.owners import forget_owners
 from planner.store.paging import PageRequest
 from planner.store.references import refuse_while_needed
 from planner.store.tables import InventoryDeviceRow, InventoryLinkRow, InventoryRow, PlanOperationRow, PlanRow
-
-# All pairs of many devices are tens of thousands: other calls are answered in between.
-LINKS_A_PAGE = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +158,7 @@ async def _links(session: AsyncSession, ids: list[str]) -> dict[str, dict[tuple[
         )
         .where(row.inventory_id.in_(ids))
         .order_by(row.inventory_id, row.position)
-        .limit(LINKS_A_PAGE)
+        .limit(ROWS_AT_ONCE)
     )
     by_inventory: dict[str, dict[tuple[str, str], LinkSpeed]] = {}
     # Pages rather than a cursor on the server, which takes several statements where there is one link or none.
@@ -170,7 +167,7 @@ async def _links(session: AsyncSession, ids: list[str]) -> dict[str, dict[tuple[
         for inventory_id, _, source, target, rate, latency in page:
             speed = LinkSpeed(bytes_per_second=rate, latency_seconds=latency)
             by_inventory.setdefault(inventory_id, {})[source, target] = speed
-        if len(page) < LINKS_A_PAGE:
+        if len(page) < ROWS_AT_ONCE:
             break
         last = tuple_(*(literal(part) for part in page[-1][:2]))
         page = (await session.execute(query.where(key > last))).all()

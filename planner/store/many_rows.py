@@ -1,7 +1,7 @@
-"""Rows by the hundred thousand, written a few at a time: others have turns on the event loop in between.
+"""Rows by the hundred thousand, written and read a few at a time: others have turns on the event loop in between.
 
-They are columns by name: objects that a session follows take ten times as long. Inserted into the table itself, too,
-which takes half as long as through the class that is mapped to it.
+Those to write are columns by name: objects that a session follows take ten times as long. They are inserted into the
+table itself, which takes half as long as through the class that is mapped to it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from planner.store.tables import Row
 
-# A millisecond's work on SQLite, five on PostgreSQL.
+# To write them is a millisecond's work on SQLite, five on PostgreSQL.
 ROWS_AT_ONCE = 128
 
 # The table, and what its columns hold.

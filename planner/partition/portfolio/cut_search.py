@@ -231,7 +231,7 @@ class Line:
         stage_of_node = np.asarray(assignment.stage_of_node, dtype=np.int64)
         first = np.array([members[0] for members in bundles.members], dtype=np.int64)
         stage_of_bundle = stage_of_node[first]
-        place = depths(bundles) if _out_of_order(bundles) else np.arange(bundles.count)
+        place = _depths(bundles) if _out_of_order(bundles) else np.arange(bundles.count)
         order = np.lexsort((place, stage_of_bundle) if rank is None else (place, rank, stage_of_bundle))
         self._position = np.empty(bundles.count, dtype=np.int64)
         self._position[order] = np.arange(bundles.count)
@@ -258,7 +258,7 @@ def _out_of_order(bundles: Bundles) -> bool:
     return any(before and max(before) > bundle for bundle, before in enumerate(bundles.before))
 
 
-def depths(bundles: Bundles) -> Integers:
+def _depths(bundles: Bundles) -> Integers:
     """[bundles] places in a topological order."""
     places = np.empty(bundles.count, dtype=np.int64)
     places[topological_order(bundles.before, bundles.after)] = np.arange(bundles.count)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.partition.arcs import topological_order
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.bounds.work import node_state_bytes
-from planner.partition.portfolio.cut_search import Line, depths
+from planner.partition.portfolio.cut_search import Line
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
@@ -47,20 +48,21 @@ def offer_forks(portfolio: Portfolio) -> None:
     assert best is not None
     num_joins, seconds = _num_joins(portfolio.bundles), problem.compute_seconds.sum(axis=1)
     quickest = int(np.argmin(seconds))
-    if np.isfinite(seconds[quickest]):
-        _offer_forks_of(portfolio, contiguous(problem, (0, problem.num_nodes), (quickest,)), num_joins)
+    whole = contiguous(problem, (0, problem.num_nodes), (quickest,))
+    if np.isfinite(seconds[quickest]) and best.assignment != whole:
+        _offer_forks_of(portfolio, whole, num_joins)
     _offer_forks_of(portfolio, best.assignment, num_joins)
 
 
 def _offer_forks_of(portfolio: Portfolio, assignment: Assignment, num_joins: Integers) -> None:
     problem = portfolio.problem
     num_idle = problem.num_devices - len(set(assignment.device_of_stage))
-    most = max(_MIN_LAYOUTS, int(_MAX_JUDGED / (problem.num_values + problem.read_value.size)))
     if not num_idle:
         return
     line = _Order(problem, portfolio.bundles, assignment, num_joins)
     stretches = line.stretches(num_idle, int(_MAX_STEPS * portfolio.request.effort))
     choices = [*_choices(stretches, line.size, num_idle), *_alone(stretches)]
+    most = max(_MIN_LAYOUTS, int(_MAX_JUDGED / (problem.num_values + problem.read_value.size)))
     for chosen in choices[-most:]:
         if portfolio.request.out_of_time():
             return
@@ -74,7 +76,7 @@ def _num_joins(bundles: Bundles) -> Integers:
     numbers all branches come first, side by side, and then the sum.
     """
     num_joins = np.zeros(bundles.count, dtype=np.int64)
-    for bundle in np.argsort(depths(bundles)):
+    for bundle in topological_order(bundles.before, bundles.after):
         before = bundles.before[bundle]
         num_joins[bundle] = max((num_joins[other] for other in before), default=0) + (len(before) > 1)
     return num_joins
@@ -215,18 +217,18 @@ class _Order:
         exchanged = self._exchanged_bytes(stage_of_place, len(stages))
         forked.sort(key=lambda stage: -sum(self._seconds[at] for at in stages[stage]))
         per_byte, latency = self._problem.link_seconds_per_byte, self._problem.link_latency_seconds
-        messages = np.zeros(self._problem.num_devices)
+        to_longest, byte_to_longest = np.zeros(self._problem.num_devices), np.zeros(self._problem.num_devices)
         for stage in forked:
             places = list(stages[stage])
-            if stage != forked[0]:
-                longest = device_of_stage[forked[0]]
-                messages = latency[longest] + latency[:, longest]
-                messages = messages + exchanged[stage] * np.maximum(per_byte[longest], per_byte[:, longest])
+            messages = to_longest + exchanged[stage] * byte_to_longest
             seconds = self._seconds_of_device[:, places].sum(axis=1) + messages
             has_room = self._state_bytes[places].sum() <= self._room
             device = min(free, key=lambda device: (not has_room[device], seconds[device], device))
             device_of_stage[stage] = device
             free.remove(device)
+            if stage == forked[0]:
+                to_longest = latency[device] + latency[:, device]
+                byte_to_longest = np.maximum(per_byte[device], per_byte[:, device])
         stage_of_bundle = np.empty(self.size, dtype=np.int64)
         stage_of_bundle[self._bundle_at] = stage_of_place
         return self._bundles.assignment(stage_of_bundle, device_of_stage)

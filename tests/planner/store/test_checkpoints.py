@@ -7,7 +7,7 @@ import pytest
 from planner.errors import NotFound
 from planner.graph.checkpoint import CheckpointRecord, SavedFile, SavedTensor, TrainingProgress
 from planner.graph.ir import Dtype
-from planner.store import checkpoints
+from planner.store import checkpoints, many_rows
 from planner.store.checkpoints import (
     add_checkpoint,
     checkpoint_tensors,
@@ -33,7 +33,8 @@ RECORD = CheckpointRecord(
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "TENSORS_A_PAGE", 4)
+    for module in (checkpoints, many_rows):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", 4)
 
 
 def tensors(count: int) -> list[SavedTensor]:

@@ -6,7 +6,7 @@ import pytest
 
 from planner.cost.inventory import Inventory, LinkSpeed
 from planner.errors import NotFound
-from planner.store import inventories
+from planner.store import inventories, many_rows
 from planner.store.database import Database
 from planner.store.inventories import get_inventory, list_inventories
 from planner.store.paging import parse_page
@@ -38,7 +38,8 @@ def speed(index: int) -> LinkSpeed:
 
 
 async def test_links_are_read_in_pages(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inventories, "LINKS_A_PAGE", 4)
+    for module in (inventories, many_rows):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", 4)
     devices = tuple(device(name) for name in "zam")
     pairs = [(source.id, target.id) for source in devices for target in devices if source != target]
     contents = [
