@@ -283,7 +283,7 @@ async def test_a_planner_that_starts_gives_daemons_in_use_a_lease_more(world: Wo
 async def test_what_was_being_rolled_out_begins_anew_at_the_restart(world: World) -> None:
     world.daemons[SECOND].hold = "load"
     deployment_id = await world.dispatcher.deploy("plan-1", "")
-    await eventually(lambda: "load" in world.daemons[SECOND].asked)
+    await eventually(lambda: all("load" in daemon.asked for daemon in world.daemons.values()))
     await world.dispatcher.close()
     world.daemons[SECOND].hold = ""
     world.start()
