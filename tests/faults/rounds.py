@@ -29,11 +29,13 @@ PAUSE_SECONDS = 0.05
 
 
 @contextmanager
-def failpoint(point: str, stall_seconds: float = 3.0) -> Iterator[None]:
-    """What is started in the block has it: see failpoints/sitecustomize.py."""
+def failpoint(point: str, stall_seconds: float = 3.0, once: Path | None = None) -> Iterator[None]:
+    """What is started in the block has it, and what that starts: see failpoints/sitecustomize.py. `once`: a file that
+    is not there yet, for one of all these processes alone."""
     with environment_as_before():
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH", ""))))
         os.environ["FAILPOINTS"], os.environ["FAILPOINT_STALL_SECONDS"] = point, str(stall_seconds)
+        os.environ["FAILPOINT_ONCE"] = str(once or "")
         yield
 
 

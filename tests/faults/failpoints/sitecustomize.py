@@ -2,7 +2,8 @@
 
 FAILPOINTS names functions of the services and what is to happen there: "MODULE:NAME WHEN WHAT CHANCE; ...", with WHEN
 `before` or `after`, WHAT `crash` (SIGKILL), `stall` (the whole process, for FAILPOINT_STALL_SECONDS) or `raise`, and
-CHANCE the share of the calls, or `#3` for the third one alone. The services themselves know nothing of it.
+CHANCE the share of the calls, or `#3` for the third one of each process. Where FAILPOINT_ONCE names a file, it happens
+in one process alone, which makes that file. The services themselves know nothing of it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Failpoint:
         self._num_calls += 1
         if self._num_calls != self._at_call and self._random.random() >= self._chance:
             return
+        if not is_first(os.environ.get("FAILPOINT_ONCE", "")):
+            return
         sys.stderr.write(f"failpoint: {self.where} {self.when} {self.what}\n")
         sys.stderr.flush()
         if self.what == "crash":
@@ -71,6 +74,17 @@ class Failpoint:
             return result
 
         return called
+
+
+def is_first(marker: str) -> bool:
+    """Whether nobody has made this file before; without one everybody is."""
+    if not marker:
+        return True
+    try:
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
 
 
 class Installer(importlib.abc.MetaPathFinder):
