@@ -100,6 +100,7 @@ bench: $(VENV)/installed.stamp
 	$(BIN)/python -m benchmarks.predicted_steps
 	$(BIN)/python -m benchmarks.export_llama_70b
 	$(BIN)/python -m benchmarks.training_schedules
+	$(BIN)/python -m benchmarks.saved_activations
 	$(BIN)/python -m benchmarks.recomputed_activations
 	$(BIN)/python -m benchmarks.submit_checkpoint
 	$(BIN)/python -m benchmarks.pipeline_peers

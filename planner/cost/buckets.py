@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from planner.cost.roofline import NodeCosts
 from planner.cost.shapes import Shape
 from planner.cost.sources import CostSource
 from planner.cost.work import Floats
+from planner.graph.saved import Saved, most_saved
 
 
 def mean_costs(costs: Sequence[tuple[NodeCosts, float]]) -> NodeCosts:
@@ -22,6 +23,7 @@ def mean_costs(costs: Sequence[tuple[NodeCosts, float]]) -> NodeCosts:
         backward_ratio=_mean([(one.backward_ratio, weight) for one, weight in costs]),
         split_ratio=_mean([(one.split_ratio, weight) for one, weight in costs]),
         weight_share=_mean([(one.weight_share, weight) for one, weight in costs]),
+        saved=tuple(map(_most_saved, zip(*(one.saved for one, _ in costs), strict=True))),
         input_seconds=_mean([(one.input_seconds, weight) for one, weight in costs]),
         output_seconds=_mean([(one.output_seconds, weight) for one, weight in costs]),
         flops=_mean([(one.flops, weight) for one, weight in costs]),
@@ -43,6 +45,12 @@ def _largest(costs: Sequence[NodeCosts]) -> dict[int, Shape]:
         value_id: max((one.shapes[value_id] for one in costs), key=lambda shape: shape.size_bytes)
         for value_id in costs[0].shapes
     }
+
+
+def _most_saved(settings: Sequence[Mapping[int, Saved]]) -> dict[int, Saved]:
+    """Of what was measured at all of them."""
+    nodes = set(settings[0]).intersection(*settings[1:])
+    return {index: most_saved(one[index] for one in settings) for index in sorted(nodes)}
 
 
 def _joint(sources: Sequence[CostSource]) -> CostSource:

@@ -6,8 +6,9 @@ Where the dimensions asked for were not measured at, the nearest point's times c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,11 +16,12 @@ from planner.cost.calibrate import calibrate
 from planner.cost.calibration import Calibration
 from planner.cost.deliveries import measured_message, scaled_delivery
 from planner.cost.device_kinds import DeviceKind, device_kind
-from planner.cost.measured import NO_DELIVERY, Delivery, MeasuredTimes, check_fits, nearest, point_of
+from planner.cost.measured import MAX_BYTES, NO_DELIVERY, Delivery, MeasuredTimes, check_fits, nearest, point_of
 from planner.cost.sources import RateSource
 from planner.cost.update_rates import UpdateRates, measured_rates
 from planner.cost.work import Floats, Work, graph_work
 from planner.graph.ir import Graph
+from planner.graph.saved import Saved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -27,7 +29,8 @@ class KindCosts:
     """`measured` is [nodes] seconds, nan where not measured; None without any. `scaled` if at other dimensions.
 
     `backward_ratio` [nodes]: a measured backward pass over its forward pass, nan where one of them was not measured;
-    `split_ratio` where it is run in two, and `weight_share` what weights take of that.
+    `split_ratio` where it is run in two, and `weight_share` what weights take of that. `saved`, by node: what is kept
+    for it, where that was measured.
 
     `delivery` is of the same profile as `measured`, and `has_own_threads` says that it was taken with the threads that
     a worker has, however many share the host.
@@ -44,6 +47,7 @@ class KindCosts:
     backward_ratio: Floats | None = None
     split_ratio: Floats | None = None
     weight_share: Floats | None = None
+    saved: Mapping[int, Saved] = field(default_factory=dict)
     delivery: Delivery = NO_DELIVERY
     message_seconds: float | None = None
     update_rates: UpdateRates | None = None
@@ -97,6 +101,7 @@ def kind_costs(
         backward_ratio=_ratio(_by_node(tables[at].backward_seconds, len(graph.nodes)), seconds[at]),
         split_ratio=_ratio(both, seconds[at]),
         weight_share=_ratio(weights, both),
+        saved=_enlarged(tables[at].saved, works[at], work) if scaled else dict(tables[at].saved),
         message_seconds=measured_message(graph, tables[at], works[at].shapes),
         update_rates=measured_rates(graph, tables[at], works[at].shapes),
         delivery=scaled_delivery(graph, tables[at], works[at].shapes, work.shapes),
@@ -140,6 +145,18 @@ def _by_node(pairs: Sequence[tuple[int, float]], num_nodes: int) -> Floats:
 
 def _growth(before: Work, after: Work, rates: DeviceKind) -> Floats:
     """[nodes]: 1 for what costs nothing at either."""
-    first, second = roofline_seconds(before, rates), roofline_seconds(after, rates)
-    growth: Floats = np.divide(second, first, out=np.ones_like(second), where=first > 0)
+    return _grown(roofline_seconds(before, rates), roofline_seconds(after, rates))
+
+
+def _enlarged(saved: Iterable[tuple[int, Saved]], before: Work, after: Work) -> dict[int, Saved]:
+    """What was made within may be as many times as large as what the call moves or, as attention does, computes."""
+    growth = np.maximum(_grown(before.bytes_moved, after.bytes_moved), _grown(before.flops, after.flops))
+    return {
+        index: replace(one, within_bytes=min(math.ceil(one.within_bytes * growth[index]), MAX_BYTES))
+        for index, one in saved
+    }
+
+
+def _grown(before: Floats, after: Floats) -> Floats:
+    growth: Floats = np.divide(after, before, out=np.ones_like(after), where=before > 0)
     return growth

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 from planner.errors import InvalidArgument
 from planner.graph.ir import Graph
+from planner.graph.saved import Saved
 
 MAX_TEXT_CHARACTERS = 256
 # A single call that takes longer than a day is a slip of units.
 MAX_SECONDS = 86400.0
+MAX_BYTES = 1 << 62
 # More than any host has: what is meant for another field is refused before it reaches a daemon.
 MAX_THREADS = 4096
 
@@ -52,7 +54,7 @@ class StateUpdate:
 class MeasuredTimes:
     """`seconds` holds (node index, seconds) for the nodes that were measured, ascending; `backward_seconds` likewise,
     of the backward passes through some of them, and `split_seconds` of some of these (node index, seconds for what the
-    node is given, seconds for weights) where they are run in two.
+    node is given, seconds for weights) where they are run in two. `saved` says of some of them what is kept for it.
 
     `delivery` and `update` are None where they were not measured. `num_threads` is how many an operator used on a CPU,
     where that many were asked for: what a worker takes that has as many. 0: all that the device has.
@@ -70,6 +72,7 @@ class MeasuredTimes:
     profile_id: str = ""
     backward_seconds: tuple[tuple[int, float], ...] = ()
     split_seconds: tuple[tuple[int, float, float], ...] = ()
+    saved: tuple[tuple[int, Saved], ...] = ()
     delivery: Delivery | None = None
     num_threads: int = 0
     update: StateUpdate | None = None
@@ -82,10 +85,11 @@ class MeasuredTimes:
             raise InvalidArgument("device_kind is empty; say which kind of device the times are of, as in 'h200'")
         if not 0 <= self.num_threads <= MAX_THREADS:
             raise InvalidArgument(f"num_threads is {self.num_threads}, needs 0 to {MAX_THREADS}")
-        _check_seconds("seconds", self.seconds)
-        _check_seconds("backward_seconds", self.backward_seconds)
-        _check_seconds("input_gradient_seconds", ((node, inputs) for node, inputs, _ in self.split_seconds))
-        _check_seconds("weight_gradient_seconds", ((node, weights) for node, _, weights in self.split_seconds))
+        _check("seconds", self.seconds)
+        _check("backward_seconds", self.backward_seconds)
+        _check("input_gradient_seconds", ((node, inputs) for node, inputs, _ in self.split_seconds))
+        _check("weight_gradient_seconds", ((node, weights) for node, _, weights in self.split_seconds))
+        _check("saved.within_bytes", ((node, one.within_bytes) for node, one in self.saved), MAX_BYTES)
         forward = {index for index, _ in self.seconds}
         alone = next((index for index, _ in self.backward_seconds if index not in forward), None)
         if alone is not None:
@@ -94,18 +98,21 @@ class MeasuredTimes:
         alone = next((index for index, _, _ in self.split_seconds if index not in backward), None)
         if alone is not None:
             raise InvalidArgument(f"node {alone} has its backward pass in two and no backward_seconds; give both")
+        alone = next((index for index, _ in self.saved if index not in backward), None)
+        if alone is not None:
+            raise InvalidArgument(f"node {alone} has what its backward pass keeps and no backward_seconds; give both")
 
     def is_of_kind(self, kind: str) -> bool:
         return self.device_kind.lower() == kind.lower()
 
 
-def _check_seconds(name: str, pairs: Iterable[tuple[int, float]]) -> None:
+def _check(name: str, pairs: Iterable[tuple[int, float]], most: float = MAX_SECONDS) -> None:
     before = -1
-    for index, seconds in pairs:
+    for index, number in pairs:
         if index <= before:
             raise InvalidArgument(f"node {index} stands after node {before}; each node may have one time, in order")
-        if not math.isfinite(seconds) or not 0.0 <= seconds <= MAX_SECONDS:
-            raise InvalidArgument(f"node {index}: {name} is {seconds}, needs 0 to {MAX_SECONDS:g}")
+        if not math.isfinite(number) or not 0.0 <= number <= most:
+            raise InvalidArgument(f"node {index}: {name} is {number}, needs 0 to {most:g}")
         before = index
 
 

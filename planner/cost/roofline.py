@@ -23,6 +23,7 @@ from planner.cost.sources import CostSource, RateSource
 from planner.cost.work import Floats, Work, graph_work
 from planner.errors import GraphError
 from planner.graph.ir import Graph, Node, OperatorKind
+from planner.graph.saved import Saved, most_saved, saved_by_rule
 
 # A key of opaque_seconds: every kind that has no time of its own.
 ANY_KIND = "*"
@@ -33,7 +34,8 @@ class NodeCosts:
     """`seconds` is [devices, nodes]; `flops` and `bytes_moved` are [nodes]; `shapes` by value id.
 
     `backward_ratio` [devices, nodes]: a backward pass over its forward pass, `split_ratio`: the same run in two, and
-    `weight_share`: what weights take of that; nan where it was not measured.
+    `weight_share`: what weights take of that; nan where it was not measured. `saved` [kinds], by node: what is kept for
+    it, where that was measured.
     `input_seconds` and `output_seconds` [devices]: of a microbatch that a client hands in, and of what it is given.
     """
 
@@ -41,12 +43,26 @@ class NodeCosts:
     backward_ratio: Floats
     split_ratio: Floats
     weight_share: Floats
+    saved: tuple[Mapping[int, Saved], ...]
     input_seconds: Floats
     output_seconds: Floats
     flops: Floats
     bytes_moved: Floats
     shapes: Mapping[int, Shape]
     sources: tuple[CostSource, ...] = ()
+
+    def saved_by_nodes(self, graph: Graph) -> list[Saved]:
+        """[nodes] what is enough on any of the kinds: as measured, else by rule."""
+        return [
+            most_saved(measured.get(index) or self._saved_by_rule(node) for measured in self.saved or ({},))
+            for index, node in enumerate(graph.nodes)
+        ]
+
+    def _saved_by_rule(self, node: Node) -> Saved:
+        if not node.outputs[0]:
+            return saved_by_rule(node, 0, 0)
+        shape = self.shapes[node.outputs[0]]
+        return saved_by_rule(node, shape.size_bytes, shape.dtype.size_bytes if shape.dtype else 0)
 
 
 def node_costs(
@@ -90,6 +106,7 @@ def node_costs(
         backward_ratio=measured_on_each("backward_ratio"),
         split_ratio=measured_on_each("split_ratio"),
         weight_share=measured_on_each("weight_share"),
+        saved=tuple(kind.saved for kind in kinds.values()),
         input_seconds=np.array([delivery.input_seconds for delivery in deliveries]),
         output_seconds=np.array([delivery.output_seconds for delivery in deliveries]),
         flops=work.flops,

@@ -13,7 +13,10 @@
                {"nodes": [4, 9, 14], "seconds": 3.1e-4,
                 "backward_seconds": 6e-4,        optional: of the backward pass through each,
                 "input_gradient_seconds": 3e-4,  and of that in two, as schedules that split it have it:
-                "weight_gradient_seconds": 4e-4} both or neither
+                "weight_gradient_seconds": 4e-4, both or neither;
+                "saved": {"inputs": true,        and what is kept for it of each call: what it reads,
+                          "outputs": false,      what it returns,
+                          "within_bytes": 65536}} and what it makes besides
               ]}
 
 `node` is an index into the graph's nodes; nodes without a time fall back to the roofline. A file holds one such object,
@@ -25,16 +28,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from planner.cost.measured import Delivery, MeasuredTimes, StateUpdate, symbol_values_of
 from planner.errors import InvalidArgument
+from planner.graph.saved import Saved
 
 MAX_NODE = 1 << 40
 # A field of an entry that may be left out.
 BACKWARD = "backward_seconds"
 # Both or neither, beside it: the same pass in two.
 SPLIT = ("input_gradient_seconds", "weight_gradient_seconds")
+# And what is kept for it.
+SAVED = "saved"
+SAVED_FIELDS = ("inputs", "outputs", "within_bytes")
 DELIVERY_FIELDS = ("input_seconds", "output_seconds")
 UPDATE_FIELDS = ("norm_seconds", "optimizer_seconds")
 FIELDS = ("graph_id", "device_kind", "symbol_values", "source", "delivery", "update", "num_threads", "times")
@@ -60,11 +67,13 @@ def write_times(tables: Sequence[MeasuredTimes]) -> str:
 def _document(times: MeasuredTimes) -> dict[str, Any]:
     backward = dict(times.backward_seconds)
     split = {node: halves for node, *halves in times.split_seconds}
-    nodes: dict[tuple[tuple[str, float], ...], list[int]] = {}
+    saved = dict(times.saved)
+    nodes: dict[tuple[tuple[str, float | Saved], ...], list[int]] = {}
     for node, seconds in times.seconds:
-        fields = [("seconds", seconds)]
+        fields: list[tuple[str, float | Saved]] = [("seconds", seconds)]
         fields += [(BACKWARD, backward[node])] if node in backward else []
         fields += zip(SPLIT, split.get(node, ()), strict=False)
+        fields += [(SAVED, saved[node])] if node in saved else []
         nodes.setdefault(tuple(fields), []).append(node)
     return {
         "graph_id": times.graph_id,
@@ -74,7 +83,10 @@ def _document(times: MeasuredTimes) -> dict[str, Any]:
         **({} if times.delivery is None else {"delivery": asdict(times.delivery)}),
         **({} if times.update is None else {"update": asdict(times.update)}),
         **({"num_threads": times.num_threads} if times.num_threads else {}),
-        "times": [{"nodes": together, **dict(fields)} for fields, together in nodes.items()],
+        "times": [
+            {"nodes": together} | {name: asdict(one) if isinstance(one, Saved) else one for name, one in fields}
+            for fields, together in nodes.items()
+        ],
     }
 
 
@@ -86,14 +98,17 @@ def _table(where: str, content: object) -> MeasuredTimes:
     seconds: dict[int, float] = {}
     backward: dict[int, float] = {}
     split: dict[int, tuple[float, float]] = {}
-    for at, node, node_seconds, back, halves in _times(where, table.get("times")):
+    saved: dict[int, Saved] = {}
+    for at, node, one in _times(where, table.get("times")):
         if node in seconds:
             raise InvalidArgument(f"{at}: node {node} has a time already")
-        seconds[node] = node_seconds
-        if back is not None:
-            backward[node] = back
-        if halves is not None:
-            split[node] = halves
+        seconds[node] = one.seconds
+        if one.backward is not None:
+            backward[node] = one.backward
+        if one.halves is not None:
+            split[node] = one.halves
+        if one.saved is not None:
+            saved[node] = one.saved
     graph_id = _text(f"{where}graph_id", table.get("graph_id", ""))
     device_kind = _text(f"{where}device_kind", table.get("device_kind", ""))
     symbols = _symbols(f"{where}symbol_values", table.get("symbol_values", {}))
@@ -108,6 +123,7 @@ def _table(where: str, content: object) -> MeasuredTimes:
             seconds=tuple(sorted(seconds.items())),
             backward_seconds=tuple(sorted(backward.items())),
             split_seconds=tuple((node, *halves) for node, halves in sorted(split.items())),
+            saved=tuple((node, saved[node]) for node in sorted(saved)),
             delivery=_delivery(f"{where}delivery", table["delivery"]) if "delivery" in table else None,
             update=_update(f"{where}update", table["update"]) if "update" in table else None,
             num_threads=num_threads,
@@ -116,20 +132,31 @@ def _table(where: str, content: object) -> MeasuredTimes:
         raise InvalidArgument(f"{where}{error.message}") from None
 
 
-def _times(where: str, content: object) -> Iterator[tuple[str, int, float, float | None, tuple[float, float] | None]]:
+class _Entry(NamedTuple):
+    seconds: float
+    backward: float | None
+    halves: tuple[float, float] | None
+    saved: Saved | None
+
+
+def _times(where: str, content: object) -> Iterator[tuple[str, int, _Entry]]:
+    """(where it stands, node, what is said of it)."""
     if not isinstance(content, list) or not content:
         raise InvalidArgument(f"{where}times: needs a list of at least one {{node, seconds}}")
     for index, entry in enumerate(content):
         at = f"{where}times[{index}]"
         fields = _object(at, entry)
         node_fields = [name for name in ("node", "nodes") if name in fields]
-        if len(node_fields) != 1 or fields.keys() - {BACKWARD, *SPLIT} != {node_fields[0], "seconds"}:
+        if len(node_fields) != 1 or fields.keys() - {BACKWARD, *SPLIT, SAVED} != {node_fields[0], "seconds"}:
             raise InvalidArgument(f"{at}: has {sorted(fields)[:5]}, needs seconds and either node or nodes")
-        seconds = _seconds(f"{at}.seconds", fields["seconds"])
-        back = _seconds(f"{at}.{BACKWARD}", fields[BACKWARD]) if BACKWARD in fields else None
-        halves = _halves(at, fields)
+        one = _Entry(
+            seconds=_seconds(f"{at}.seconds", fields["seconds"]),
+            backward=_seconds(f"{at}.{BACKWARD}", fields[BACKWARD]) if BACKWARD in fields else None,
+            halves=_halves(at, fields),
+            saved=_saved(f"{at}.{SAVED}", fields[SAVED]) if SAVED in fields else None,
+        )
         for node in _nodes(at, node_fields[0], fields[node_fields[0]]):
-            yield at, node, seconds, back, halves
+            yield at, node, one
 
 
 def _halves(at: str, fields: Mapping[str, object]) -> tuple[float, float] | None:
@@ -140,6 +167,15 @@ def _halves(at: str, fields: Mapping[str, object]) -> tuple[float, float] | None
         raise InvalidArgument(f"{at}: has {present[0]} alone, needs {' and '.join(SPLIT)} or neither")
     inputs, weights = (_seconds(f"{at}.{name}", fields[name]) for name in SPLIT)
     return inputs, weights
+
+
+def _saved(where: str, content: object) -> Saved:
+    fields = _all(where, content, SAVED_FIELDS)
+    for name in ("inputs", "outputs"):
+        if not isinstance(fields[name], bool):
+            raise InvalidArgument(f"{where}.{name} is {str(fields[name])[:40]}, needs true or false")
+    within_bytes = _integer(f"{where}.within_bytes", fields["within_bytes"])
+    return Saved(inputs=fields["inputs"], outputs=fields["outputs"], within_bytes=within_bytes)
 
 
 def _nodes(at: str, name: str, content: object) -> Iterable[int]:
@@ -161,10 +197,15 @@ def _update(where: str, content: object) -> StateUpdate:
 
 
 def _both(where: str, content: object, names: tuple[str, str]) -> dict[str, float]:
+    fields = _all(where, content, names)
+    return {name: _seconds(f"{where}.{name}", fields[name]) for name in names}
+
+
+def _all(where: str, content: object, names: Sequence[str]) -> Mapping[str, Any]:
     fields = _object(where, content)
     if fields.keys() != set(names):
-        raise InvalidArgument(f"{where}: has {sorted(fields)[:5]}, needs {' and '.join(names)}")
-    return {name: _seconds(f"{where}.{name}", fields[name]) for name in names}
+        raise InvalidArgument(f"{where}: has {sorted(fields)[:5]}, needs {', '.join(names[:-1])} and {names[-1]}")
+    return fields
 
 
 def _seconds(where: str, content: object) -> float:

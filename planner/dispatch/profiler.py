@@ -10,8 +10,9 @@ from access.files import WatchedCredentials
 from planner.cost.measured import Delivery, MeasuredTimes, StateUpdate, symbol_values_of
 from planner.dispatch.daemon_client import CallDeadlines, DaemonCallFailed, DaemonClient
 from planner.errors import Cancelled, Conflict, GraphError, InvalidArgument, NotFound, PlannerError, Unavailable
+from planner.graph.saved import Saved
 from planner.store.deployment_records import Daemon, Deployment, Failure
-from planner.wire.profiles import delivery_from_proto, update_from_proto
+from planner.wire.profiles import delivery_from_proto, saved_from_proto, update_from_proto
 from protos.v1 import stage_daemon_pb2
 
 _ERRORS: Mapping[str, type[PlannerError]] = {
@@ -59,6 +60,7 @@ async def profile(
     seconds: dict[int, float] = {}
     backward: dict[int, float] = {}
     split: dict[int, tuple[float, float]] = {}
+    saved: dict[int, Saved] = {}
     unmeasured: dict[int, str] = {}
     delivery: Delivery | None = None
     update: StateUpdate | None = None
@@ -76,6 +78,8 @@ async def profile(
                     if one.HasField("input_gradient_seconds") and one.HasField("weight_gradient_seconds"):
                         halves = one.input_gradient_seconds, one.weight_gradient_seconds
                         split.update(dict.fromkeys(one.nodes, halves))
+                    if (kept := saved_from_proto(one)) is not None:
+                        saved.update(dict.fromkeys(one.nodes, kept))
                 num_threads = response.num_threads or num_threads
                 num_neighbours = response.num_neighbours or num_neighbours
                 update = update_from_proto(response) or update
@@ -94,6 +98,7 @@ async def profile(
         seconds=tuple(sorted(seconds.items())),
         backward_seconds=tuple(sorted(backward.items())),
         split_seconds=tuple((node, *halves) for node, halves in sorted(split.items())),
+        saved=tuple((node, saved[node]) for node in sorted(saved)),
         delivery=delivery,
         update=update,
         num_threads=request.num_threads,

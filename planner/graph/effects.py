@@ -55,7 +55,7 @@ def _sources(graph: Graph, node: Node) -> tuple[int, ...]:
     if any(_returns_an_input(subgraph) for subgraph in _subgraphs(graph, node)):
         return _all_values(node)
     if facts.lone_operand:
-        operands = _all_values(node)
+        operands = _operands(node)
         return operands if len(operands) == 1 else ()
     # An exported dropout says of both of its cases that it may return its input.
     declared = () if facts.dropout else node.operator.aliased_arguments
@@ -88,8 +88,13 @@ def _values_at(node: Node, positions: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _all_values(node: Node) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(_operands(node)))
+
+
+def _operands(node: Node) -> tuple[int, ...]:
+    """One value as often as it is given."""
     arguments = (*node.arguments, *(argument for _, argument in node.keyword_arguments))
-    return tuple(dict.fromkeys(value for argument in arguments for value in values_in(argument)))
+    return tuple(value for argument in arguments for value in values_in(argument))
 
 
 def _subgraphs(graph: Graph, node: Node) -> Iterator[Graph]:

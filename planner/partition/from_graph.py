@@ -16,7 +16,6 @@ from planner.errors import OptionsError
 from planner.graph.alias import no_cut_groups, storage_roots, storage_sources
 from planner.graph.gradients import values_with_gradient
 from planner.graph.ir import Graph, Node, values_in, values_read
-from planner.graph.kept_within import bytes_kept_within
 from planner.graph.operators import facts_of
 from planner.graph.recomputable import recomputable_nodes
 from planner.partition.constraints import fixed_devices, joined_groups
@@ -178,31 +177,22 @@ def _training_arrays(
             sizes[state] = shape.size_bytes
             counts[state] = shape.size_bytes / (shape.dtype.size_bytes if shape.dtype else OPAQUE_ELEMENT_BYTES)
     is_split = training.schedule not in UNSPLIT_SCHEDULES
-    facts = [facts_of(node.operator.name) for node in graph.nodes]
+    has_gradient = np.array([not varying.isdisjoint(node.outputs) for node in graph.nodes], dtype=np.bool_)
+    saved = costs.saved_by_nodes(graph)
     return {
         "node_backward_ratio": costs.backward_ratio,
         "node_split_ratio": costs.split_ratio if is_split else np.full_like(costs.split_ratio, np.nan),
         "node_weight_share": costs.weight_share,
-        "node_has_gradient": np.array([not varying.isdisjoint(node.outputs) for node in graph.nodes], dtype=np.bool_),
-        "node_spares_inputs": np.array([not one.saves_inputs for one in facts], dtype=np.bool_),
-        "node_spares_outputs": np.array([not one.saves_outputs for one in facts], dtype=np.bool_),
-        "node_kept_bytes": np.array(
-            [_kept_within(node, costs) if not varying.isdisjoint(node.outputs) else 0 for node in graph.nodes],
-            dtype=np.int64,
-        ),
+        "node_has_gradient": has_gradient,
+        "node_spares_inputs": np.array([not one.inputs for one in saved], dtype=np.bool_),
+        "node_spares_outputs": np.array([not one.outputs for one in saved], dtype=np.bool_),
+        "node_kept_bytes": np.where(has_gradient, np.array([one.within_bytes for one in saved], dtype=np.int64), 0),
         "value_gradient_bytes": np.where(
             [value in varying and made >= 0 for value, made in producers.items()], _sizes(producers, costs), 0
         ),
         "state_gradient_bytes": sizes,
         "state_optimizer_bytes": np.ceil(counts * training.optimizer_bytes_per_parameter).astype(np.int64),
     }
-
-
-def _kept_within(node: Node, costs: NodeCosts) -> int:
-    if not node.outputs[0]:
-        return 0
-    shape = costs.shapes[node.outputs[0]]
-    return bytes_kept_within(node, shape.size_bytes, shape.dtype.size_bytes if shape.dtype else OPAQUE_ELEMENT_BYTES)
 
 
 def _returned_states(

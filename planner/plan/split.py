@@ -30,7 +30,7 @@ def stage_graph(graph: Graph, plan: Plan, stage_index: int) -> Graph:
     Value ids are the whole graph's, so that stages can be joined by them, but for what the stage recomputes; subgraphs
     and symbols are those in use.
     """
-    graph, plan = expanded_plan(graph, plan)
+    graph, plan, _ = expanded_plan(graph, plan)
     stage = plan.stages[stage_index]
     nodes = tuple(graph.nodes[index] for index in stage.node_indexes())
     owned = frozenset(stage.states)

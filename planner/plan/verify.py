@@ -19,7 +19,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planner.graph.ir import Graph
+from planner.graph.saved import Saved
 from planner.plan.expansion import expanded_plan
 from planner.plan.invariants.broken import broken
 from planner.plan.invariants.edges import check_edges
@@ -36,15 +39,18 @@ from planner.plan.invariants.ties import check_ties
 from planner.plan.plan import Plan
 
 
-def verify_plan(plan: Plan, graph: Graph) -> None:
-    """Raises PlanInvariantError; its `metadata["invariant"]` is a name of the table above. Near-linear in the graph."""
+def verify_plan(plan: Plan, graph: Graph, saved: Sequence[Saved] = ()) -> None:
+    """Raises PlanInvariantError; its `metadata["invariant"]` is a name of the table above. Near-linear in the graph.
+
+    `saved` [nodes]: what backward passes were measured to keep; empty: what they keep by rule.
+    """
     check_recomputed(plan, graph, check_structure(plan, graph))
-    expanded, expanded_of_plan = expanded_plan(graph, plan)
+    expanded, expanded_of_plan, originals = expanded_plan(graph, plan)
     check_same_program(plan, graph, expanded)
-    _verify_expanded(expanded_of_plan, expanded)
+    _verify_expanded(expanded_of_plan, expanded, [saved[index] for index in originals] if saved else ())
 
 
-def _verify_expanded(plan: Plan, graph: Graph) -> None:
+def _verify_expanded(plan: Plan, graph: Graph, saved: Sequence[Saved]) -> None:
     """Of a plan in which no node runs twice."""
     stage_of_node = check_structure(plan, graph)
     sizes = _sizes(plan, graph)
@@ -60,7 +66,7 @@ def _verify_expanded(plan: Plan, graph: Graph) -> None:
     gradients = find_gradients(plan, graph, history)
     check_gradients(plan, gradients)
     check_pass_orders(plan)
-    check_memory(plan, graph, history, gradients, needs, sizes)
+    check_memory(plan, graph, history, gradients, needs, sizes, saved)
     check_seconds(plan)
 
 

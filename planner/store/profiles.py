@@ -16,6 +16,7 @@ from planner.cost.calibration import Calibration
 from planner.cost.device_kinds import DeviceKind
 from planner.cost.measured import Delivery, MeasuredTimes, StateUpdate
 from planner.errors import NotFound
+from planner.graph.saved import Saved
 from planner.plan.options import RatesFrom
 from planner.store.many_rows import add_rows
 from planner.store.owners import forget_owners
@@ -80,18 +81,22 @@ async def save_profile(session: AsyncSession, profile: Profile) -> None:
     await session.flush()
     backward = dict(profile.times.backward_seconds)
     split = {node: (inputs, weights) for node, inputs, weights in profile.times.split_seconds}
+    saved = {node: (one.inputs, one.outputs, one.within_bytes) for node, one in profile.times.saved}
     measured = [
-        (node, seconds, backward.get(node), *split.get(node, (None, None)), None)
+        (node, None, seconds, backward.get(node), *split.get(node, (None,) * 2), *saved.get(node, (None,) * 3))
         for node, seconds in profile.times.seconds
     ]
-    unmeasured = [(node, None, None, None, None, reason) for node, reason in profile.unmeasured]
+    unmeasured = [(node, reason, *(None,) * 7) for node, reason in profile.unmeasured]
     columns = (
         "node",
+        "unmeasured_reason",
         "seconds",
         "backward_seconds",
         "input_gradient_seconds",
         "weight_gradient_seconds",
-        "unmeasured_reason",
+        "saves_inputs",
+        "saves_outputs",
+        "saved_within_bytes",
     )
     await add_rows(
         session,
@@ -193,6 +198,18 @@ def _times(row: ProfileRow, nodes: Sequence[ProfileNodeRow]) -> MeasuredTimes:
             (one.node, one.input_gradient_seconds, one.weight_gradient_seconds)
             for one in nodes
             if one.input_gradient_seconds is not None and one.weight_gradient_seconds is not None
+        ),
+        saved=tuple(
+            (
+                one.node,
+                Saved(
+                    inputs=bool(one.saves_inputs),
+                    outputs=bool(one.saves_outputs),
+                    within_bytes=one.saved_within_bytes,
+                ),
+            )
+            for one in nodes
+            if one.saved_within_bytes is not None
         ),
         delivery=_delivery(row),
         update=_update(row),

@@ -358,6 +358,9 @@ class ProfileNodeRow(Row):
     backward_seconds: Mapped[float | None]
     input_gradient_seconds: Mapped[float | None]
     weight_gradient_seconds: Mapped[float | None]
+    saves_inputs: Mapped[bool | None]
+    saves_outputs: Mapped[bool | None]
+    saved_within_bytes: Mapped[int | None]
     unmeasured_reason: Mapped[str | None]
 
 

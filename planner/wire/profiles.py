@@ -8,6 +8,7 @@ from planner.cost.calibration import Calibration
 from planner.cost.device_kinds import DeviceKind
 from planner.cost.measured import Delivery, MeasuredTimes, StateUpdate, symbol_values_of
 from planner.errors import InvalidArgument
+from planner.graph.saved import Saved
 from protos.v1 import planner_pb2, stage_daemon_pb2
 
 MAX_SYMBOLS = 10_000
@@ -47,7 +48,7 @@ def calibration_from_proto(message: planner_pb2.Calibration, device_kind: str, p
 def node_times_to_proto(times: MeasuredTimes) -> list[planner_pb2.NodeTime]:
     backward = dict(times.backward_seconds)
     split = {node: halves for node, *halves in times.split_seconds}
-    unknown = (None, None)
+    saved, unknown = dict(times.saved), (None, None)
     return [
         planner_pb2.NodeTime(
             node=node,
@@ -55,6 +56,7 @@ def node_times_to_proto(times: MeasuredTimes) -> list[planner_pb2.NodeTime]:
             backward_seconds=backward.get(node),
             input_gradient_seconds=split.get(node, unknown)[0],
             weight_gradient_seconds=split.get(node, unknown)[1],
+            saved=_saved_to_proto(saved.get(node)),
         )
         for node, seconds in times.seconds
     ]
@@ -75,6 +77,25 @@ def _split_seconds(times: Iterable[planner_pb2.NodeTime]) -> tuple[tuple[int, fl
         if has_inputs:
             halves.append((entry.node, entry.input_gradient_seconds, entry.weight_gradient_seconds))
     return tuple(halves)
+
+
+def _saved_to_proto(saved: Saved | None) -> planner_pb2.Saved | None:
+    if saved is None:
+        return None
+    return planner_pb2.Saved(inputs=saved.inputs, outputs=saved.outputs, within_bytes=saved.within_bytes)
+
+
+def saved_from_proto(message: planner_pb2.NodeTime | stage_daemon_pb2.DistinctNode) -> Saved | None:
+    """Of a message that may have one."""
+    if not message.HasField("saved"):
+        return None
+    saved = message.saved
+    return Saved(inputs=saved.inputs, outputs=saved.outputs, within_bytes=saved.within_bytes)
+
+
+def _saved(times: Iterable[planner_pb2.NodeTime]) -> tuple[tuple[int, Saved], ...]:
+    measured = ((entry.node, saved_from_proto(entry)) for entry in times)
+    return tuple((node, saved) for node, saved in measured if saved is not None)
 
 
 def delivery_to_proto(delivery: Delivery | None) -> planner_pb2.Delivery | None:
@@ -135,6 +156,7 @@ def times_from_import(message: planner_pb2.ImportTimesRequest, graph_id: str) ->
         seconds=tuple((entry.node, entry.seconds) for entry in message.times),
         backward_seconds=_backward_seconds(message.times),
         split_seconds=_split_seconds(message.times),
+        saved=_saved(message.times),
         delivery=delivery_from_proto(message),
         update=update_from_proto(message),
         num_threads=message.num_threads,
@@ -152,6 +174,7 @@ def times_from_profile(message: planner_pb2.Profile) -> MeasuredTimes:
         seconds=tuple((entry.node, entry.seconds) for entry in message.times),
         backward_seconds=_backward_seconds(message.times),
         split_seconds=_split_seconds(message.times),
+        saved=_saved(message.times),
         delivery=delivery_from_proto(record),
         update=update_from_proto(record),
         num_threads=record.num_threads,

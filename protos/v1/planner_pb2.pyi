@@ -1308,6 +1308,32 @@ class StateUpdate(google.protobuf.message.Message):
 Global___StateUpdate: typing_extensions.TypeAlias = StateUpdate
 
 @typing.final
+class Saved(google.protobuf.message.Message):
+    """What a node's backward pass keeps of each call."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INPUTS_FIELD_NUMBER: builtins.int
+    OUTPUTS_FIELD_NUMBER: builtins.int
+    WITHIN_BYTES_FIELD_NUMBER: builtins.int
+    inputs: builtins.bool
+    """The memory of what the node reads, states aside."""
+    outputs: builtins.bool
+    """The memory of what it returns."""
+    within_bytes: builtins.int
+    """Besides, what the call made within."""
+    def __init__(
+        self,
+        *,
+        inputs: builtins.bool = ...,
+        outputs: builtins.bool = ...,
+        within_bytes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["inputs", b"inputs", "outputs", b"outputs", "within_bytes", b"within_bytes"]) -> None: ...
+
+Global___Saved: typing_extensions.TypeAlias = Saved
+
+@typing.final
 class Delivery(google.protobuf.message.Message):
     """What a worker spends on a client's microbatch beside running it."""
 
@@ -1402,6 +1428,7 @@ class NodeTime(google.protobuf.message.Message):
     BACKWARD_SECONDS_FIELD_NUMBER: builtins.int
     INPUT_GRADIENT_SECONDS_FIELD_NUMBER: builtins.int
     WEIGHT_GRADIENT_SECONDS_FIELD_NUMBER: builtins.int
+    SAVED_FIELD_NUMBER: builtins.int
     node: builtins.int
     """Index into Graph.nodes."""
     seconds: builtins.float
@@ -1412,6 +1439,10 @@ class NodeTime(google.protobuf.message.Message):
     Both or neither, and neither without `backward_seconds`.
     """
     weight_gradient_seconds: builtins.float
+    @property
+    def saved(self) -> Global___Saved:
+        """What is kept for it; not without `backward_seconds`. Absent: as the operator usually does."""
+
     def __init__(
         self,
         *,
@@ -1420,9 +1451,10 @@ class NodeTime(google.protobuf.message.Message):
         backward_seconds: builtins.float | None = ...,
         input_gradient_seconds: builtins.float | None = ...,
         weight_gradient_seconds: builtins.float | None = ...,
+        saved: Global___Saved | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "_input_gradient_seconds", b"_input_gradient_seconds", "_weight_gradient_seconds", b"_weight_gradient_seconds", "backward_seconds", b"backward_seconds", "input_gradient_seconds", b"input_gradient_seconds", "weight_gradient_seconds", b"weight_gradient_seconds"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "_input_gradient_seconds", b"_input_gradient_seconds", "_weight_gradient_seconds", b"_weight_gradient_seconds", "backward_seconds", b"backward_seconds", "input_gradient_seconds", b"input_gradient_seconds", "node", b"node", "seconds", b"seconds", "weight_gradient_seconds", b"weight_gradient_seconds"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "_input_gradient_seconds", b"_input_gradient_seconds", "_weight_gradient_seconds", b"_weight_gradient_seconds", "backward_seconds", b"backward_seconds", "input_gradient_seconds", b"input_gradient_seconds", "saved", b"saved", "weight_gradient_seconds", b"weight_gradient_seconds"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "_input_gradient_seconds", b"_input_gradient_seconds", "_weight_gradient_seconds", b"_weight_gradient_seconds", "backward_seconds", b"backward_seconds", "input_gradient_seconds", b"input_gradient_seconds", "node", b"node", "saved", b"saved", "seconds", b"seconds", "weight_gradient_seconds", b"weight_gradient_seconds"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_backward_seconds", b"_backward_seconds"]) -> typing.Literal["backward_seconds"] | None: ...
     @typing.overload

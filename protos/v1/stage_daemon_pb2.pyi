@@ -871,6 +871,7 @@ class DistinctNode(google.protobuf.message.Message):
     BACKWARD_SECONDS_FIELD_NUMBER: builtins.int
     INPUT_GRADIENT_SECONDS_FIELD_NUMBER: builtins.int
     WEIGHT_GRADIENT_SECONDS_FIELD_NUMBER: builtins.int
+    SAVED_FIELD_NUMBER: builtins.int
     operator: builtins.str
     seconds: builtins.float
     unmeasured_reason: builtins.str
@@ -886,6 +887,10 @@ class DistinctNode(google.protobuf.message.Message):
     def nodes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Indexes into Graph.nodes, ascending."""
 
+    @property
+    def saved(self) -> protos.v1.planner_pb2.Saved:
+        """What is kept for it. There where `backward_seconds` is."""
+
     def __init__(
         self,
         *,
@@ -896,9 +901,10 @@ class DistinctNode(google.protobuf.message.Message):
         backward_seconds: builtins.float | None = ...,
         input_gradient_seconds: builtins.float | None = ...,
         weight_gradient_seconds: builtins.float | None = ...,
+        saved: protos.v1.planner_pb2.Saved | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "_input_gradient_seconds", b"_input_gradient_seconds", "_weight_gradient_seconds", b"_weight_gradient_seconds", "backward_seconds", b"backward_seconds", "input_gradient_seconds", b"input_gradient_seconds", "weight_gradient_seconds", b"weight_gradient_seconds"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "_input_gradient_seconds", b"_input_gradient_seconds", "_weight_gradient_seconds", b"_weight_gradient_seconds", "backward_seconds", b"backward_seconds", "input_gradient_seconds", b"input_gradient_seconds", "nodes", b"nodes", "operator", b"operator", "seconds", b"seconds", "unmeasured_reason", b"unmeasured_reason", "weight_gradient_seconds", b"weight_gradient_seconds"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "_input_gradient_seconds", b"_input_gradient_seconds", "_weight_gradient_seconds", b"_weight_gradient_seconds", "backward_seconds", b"backward_seconds", "input_gradient_seconds", b"input_gradient_seconds", "saved", b"saved", "weight_gradient_seconds", b"weight_gradient_seconds"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_backward_seconds", b"_backward_seconds", "_input_gradient_seconds", b"_input_gradient_seconds", "_weight_gradient_seconds", b"_weight_gradient_seconds", "backward_seconds", b"backward_seconds", "input_gradient_seconds", b"input_gradient_seconds", "nodes", b"nodes", "operator", b"operator", "saved", b"saved", "seconds", b"seconds", "unmeasured_reason", b"unmeasured_reason", "weight_gradient_seconds", b"weight_gradient_seconds"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_backward_seconds", b"_backward_seconds"]) -> typing.Literal["backward_seconds"] | None: ...
     @typing.overload

@@ -160,6 +160,10 @@ def test_a_plan_for_training_is_made_of_measured_backward_passes(client: Planner
     assert plan.cost_sources[0].norm_bytes_per_second is not None
     norms = sum(seconds.norms for seconds in device_updates(plan).values())
     assert math.isclose(norms, times.update.norm_seconds)
+    saved = dict(times.saved)
+    assert saved.keys() == dict(times.backward_seconds).keys()
+    assert any(one.inputs for one in saved.values())
+    assert any(one.within_bytes for one in saved.values())
     halves = {node: (inputs, weights) for node, inputs, weights in times.split_seconds}
     assert halves.keys() == dict(times.backward_seconds).keys()
     assert any(inputs and weights for inputs, weights in halves.values())

@@ -17,8 +17,7 @@ from itertools import accumulate
 
 from planner.graph.alias import storage_roots
 from planner.graph.ir import Graph, Node, values_in
-from planner.graph.kept_within import bytes_kept_within
-from planner.graph.operators import OperatorFacts, facts_of
+from planner.graph.saved import Saved, saved_by_rule
 from planner.partition.training.pipeline_order import Pass
 from planner.plan.invariants.broken import broken
 from planner.plan.invariants.gradients import Gradients
@@ -38,8 +37,10 @@ def check_memory(
     gradients: Gradients,
     needs: Sequence[Needs],
     sizes: Mapping[int, int],
+    saved: Sequence[Saved] = (),
 ) -> None:
-    recount = _Recount(plan, graph, history, gradients, sizes)
+    """`saved` [nodes]: what backward passes keep, where not by rule."""
+    recount = _Recount(plan, graph, history, gradients, sizes, saved)
     used = {device.id: 0 for device in plan.inventory.devices}
     for stage, need in zip(plan.stages, needs, strict=True):
         memory = recount.stage(stage, need)
@@ -58,7 +59,13 @@ def check_memory(
 
 class _Recount:
     def __init__(
-        self, plan: Plan, graph: Graph, history: ProgramHistory, gradients: Gradients, sizes: Mapping[int, int]
+        self,
+        plan: Plan,
+        graph: Graph,
+        history: ProgramHistory,
+        gradients: Gradients,
+        sizes: Mapping[int, int],
+        saved: Sequence[Saved],
     ) -> None:
         self._history = history
         self._gradients = gradients
@@ -74,11 +81,13 @@ class _Recount:
         self._windows = _windows(plan)
         self._num_stages = len(plan.stages)
         self._in_flight = plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT
-        self._kept_within = {node: self._bytes_within(graph.nodes[node]) for node in gradients.nodes}
+        self._saved = {
+            node: saved[node] if saved else self._saved_by_rule(graph.nodes[node]) for node in gradients.nodes
+        }
         self._saved_roots = {
             self._roots[value]
-            for node in gradients.nodes
-            for value in _needed_by_backward(history.effects[node], facts_of(graph.nodes[node].operator.name))
+            for node, kept in self._saved.items()
+            for value in _needed_by_backward(history.effects[node], kept)
         }
 
     def stage(self, stage: Stage, need: Needs) -> StageMemory:
@@ -97,9 +106,9 @@ class _Recount:
             saved_bytes=self._kept[stage.index] * (own_bytes + entering_bytes - again),
         )
 
-    def _bytes_within(self, node: Node) -> int:
+    def _saved_by_rule(self, node: Node) -> Saved:
         result = node.outputs[0]
-        return bytes_kept_within(node, self._sizes[result], self._element_bytes[result]) if result else 0
+        return saved_by_rule(node, self._sizes[result] if result else 0, self._element_bytes[result] if result else 0)
 
     def _between_copies(self, stage: Stage, entering: Sequence[int]) -> int:
         """Inputs, and outputs, on their way between the copy that clients reach and the others."""
@@ -123,7 +132,7 @@ class _Recount:
             effect = self._history.effects[index]
             new_values = [v for v in effect.outputs if self._roots[v] == v and v not in owned]
             saved += sum(self._sizes[value] for value in new_values if value in self._saved_roots)
-            saved += self._kept_within.get(index, 0)
+            saved += self._saved[index].within_bytes if index in self._saved else 0
             if stage.recomputes_activations or index in self._gradients.nodes:
                 values_read.update(effect.reads)
         return saved, sum(self._sizes[value] for value in values_read.intersection(entering))
@@ -159,10 +168,10 @@ class _Recount:
         return [*need.outputs, *passing]
 
 
-def _needed_by_backward(effect: Effect, facts: OperatorFacts) -> Iterator[int]:
-    if facts.saves_inputs:
+def _needed_by_backward(effect: Effect, saved: Saved) -> Iterator[int]:
+    if saved.inputs:
         yield from effect.reads
-    if facts.saves_outputs:
+    if saved.outputs:
         yield from effect.outputs
 
 

@@ -22,7 +22,13 @@ from stage_daemon.loader.operators import find_operator
 from stage_daemon.worker.profile.clock import Effort, seconds_of
 from stage_daemon.worker.profile.delivery import seconds_of_inputs, seconds_of_outputs
 from stage_daemon.worker.profile.distinct import DistinctNode, distinct_nodes, value_ids
-from stage_daemon.worker.profile.gradients import BackwardSeconds, NodeBackward, split_graph, values_with_gradient
+from stage_daemon.worker.profile.gradients import (
+    BackwardSeconds,
+    NodeBackward,
+    Saved,
+    split_graph,
+    values_with_gradient,
+)
 from stage_daemon.worker.profile.indices import integer_ranges
 from stage_daemon.worker.profile.inputs import check_fits, make_values, storage_bytes
 from stage_daemon.worker.profile.rehearsal import (
@@ -87,8 +93,9 @@ class Bench:
         """Seconds of one call. Raises Unmeasured."""
         return self._guarded(lambda: self._measure(one))
 
-    def measure_backward(self, one: DistinctNode) -> BackwardSeconds | None:
-        """Of the backward pass through one call, None where none goes through it. Raises Unmeasured."""
+    def measure_backward(self, one: DistinctNode) -> tuple[BackwardSeconds, Saved] | None:
+        """Of the backward pass through one call, and what is kept for it; None where none goes through it. Raises
+        Unmeasured."""
         if self._with_gradient.keys().isdisjoint(self._graph.nodes[one.first].outputs):
             return None
         return self._guarded(lambda: self._measure_backward(one))
@@ -168,7 +175,7 @@ class Bench:
             contexts.enter(*self._contexts[setting.node.context])
             return seconds_of(call, self._device, self._effort)
 
-    def _measure_backward(self, one: DistinctNode) -> BackwardSeconds:
+    def _measure_backward(self, one: DistinctNode) -> tuple[BackwardSeconds, Saved]:
         # What goes in and comes out, and a gradient of each.
         setting = self._setting(one, tensors_held=2)
         with_gradient = [value_id for value_id in setting.values if value_id in self._with_gradient]
@@ -179,12 +186,13 @@ class Bench:
 
         with torch.enable_grad(), contexts.leave_as_found():
             contexts.enter(*self._contexts[setting.node.context])
-            copies = cycle(
-                [NodeBackward(forward, setting.values, with_gradient, setting.states) for _ in range(setting.copies)]
-            )
+            copies = [
+                NodeBackward(forward, setting.values, with_gradient, setting.states) for _ in range(setting.copies)
+            ]
+            in_turn = cycle(copies)
 
             def seconds_for(value_ids: Collection[int]) -> float:
-                return seconds_of(lambda: next(copies).run(value_ids), self._device, self._effort)
+                return seconds_of(lambda: next(in_turn).run(value_ids), self._device, self._effort)
 
             of_weights = [value_id for value_id in with_gradient if self._with_gradient[value_id]]
             of_inputs = [value_id for value_id in with_gradient if not self._with_gradient[value_id]]
@@ -193,7 +201,8 @@ class Bench:
                 parts = seconds_for(of_inputs), seconds_for(of_weights)
             else:
                 parts = (whole, 0.0) if of_inputs else (0.0, whole)
-            return BackwardSeconds(whole=whole, input_gradients=parts[0], weight_gradients=parts[1])
+            seconds = BackwardSeconds(whole=whole, input_gradients=parts[0], weight_gradients=parts[1])
+            return seconds, copies[0].saved
 
     def _setting(self, one: DistinctNode, *, tensors_held: int) -> _Setting:
         node = self._graph.nodes[one.first]

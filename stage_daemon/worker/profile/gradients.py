@@ -1,4 +1,6 @@
-"""Which values of a graph have a gradient in training, and the backward pass through one node, whole and in two."""
+"""Which values of a graph have a gradient in training; and the backward pass through one node, whole and in two, with
+what is kept for it.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
 from protos.v1 import graph_pb2 as pb
 from stage_daemon.loader.vocabulary import facts_of
 from stage_daemon.worker.profile.distinct import value_ids
 from stage_daemon.worker.profile.values import ValueTable
+
+# Bytes by address.
+Memory = Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What is kept for a node's backward pass: whether the memory of what the node reads, states aside, and of what it
+    returns; and bytes besides, which the call made within."""
+
+    inputs: bool
+    outputs: bool
+    within_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +106,7 @@ def _is_differentiable(values: ValueTable, value_id: int) -> bool:
 
 
 class NodeBackward:
-    """A node that was run forward once, on copies of the values of `value_ids`.
+    """A node that was run forward once, on copies of the values of `value_ids`; `saved` is what that left behind.
 
     Raises what torch raises for a node that gradients do not go through.
     """
@@ -102,8 +118,23 @@ class NodeBackward:
         value_ids: Iterable[int],
         states: Collection[int],
     ) -> None:
-        self._leaves = {value_id: values[value_id].detach().clone().requires_grad_() for value_id in value_ids}
-        self._outputs = [one for one in _tensors(function({**values, **self._leaves})) if one.requires_grad]
+        self._leaves = {value_id: _copy(values[value_id]).requires_grad_() for value_id in value_ids}
+        given = {**values, **self._leaves}
+        kept: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            kept.update(_memory([tensor]))
+            return tensor
+
+        with saved_tensors_hooks(keep, lambda tensor: tensor):
+            made = list(_tensors(function(given)))
+        self.saved = _saved(
+            kept,
+            states=_memory(_tensors([value for value_id, value in given.items() if value_id in states])),
+            inputs=_memory(_tensors([value for value_id, value in given.items() if value_id not in states])),
+            outputs=_memory(made),
+        )
+        self._outputs = [one for one in made if one.requires_grad]
         self._output_gradients = [torch.ones_like(one) for one in self._outputs]
         self._totals = {one: torch.zeros_like(self._leaves[one]) for one in self._leaves if one in states}
 
@@ -117,6 +148,27 @@ class NodeBackward:
         for value_id, gradient in zip(value_ids, gradients, strict=True):
             if gradient is not None and value_id in self._totals:
                 self._totals[value_id].add_(gradient)
+
+
+def _saved(kept: Memory, states: Memory, inputs: Memory, outputs: Memory) -> Saved:
+    within = kept.keys() - states.keys() - inputs.keys() - outputs.keys()
+    return Saved(
+        inputs=not kept.keys().isdisjoint(inputs.keys() - states.keys()),
+        outputs=not kept.keys().isdisjoint(outputs.keys() - states.keys()),
+        within_bytes=sum(kept[address] for address in within),
+    )
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """With its strides. A clone of an expanded tensor has others, and what reads it takes another way then."""
+    num_elements = tensor.untyped_storage().nbytes() // tensor.itemsize
+    memory = tensor.detach().as_strided((num_elements,), (1,), 0).clone()
+    return memory.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def _memory(tensors: Iterable[torch.Tensor]) -> Memory:
+    storages = (tensor.untyped_storage() for tensor in tensors if tensor.layout is torch.strided)
+    return {storage.data_ptr(): storage.nbytes() for storage in storages}
 
 
 def _tensors(outputs: object) -> Iterable[torch.Tensor]:

@@ -19,7 +19,7 @@ from stage_daemon.worker.frames import LOST_EXIT_CODE, Frame, FrameKind, write_f
 from stage_daemon.worker.profile.bench import Bench, Unmeasured
 from stage_daemon.worker.profile.clock import Effort
 from stage_daemon.worker.profile.distinct import DistinctNode
-from stage_daemon.worker.profile.gradients import BackwardSeconds
+from stage_daemon.worker.profile.gradients import BackwardSeconds, Saved
 from stage_daemon.worker.profile.neighbour import keep_busy
 from stage_daemon.worker.profile.rehearsal import PassSeconds, Rehearsed
 from stage_daemon.worker.profile.split_rehearsal import SplitSeconds
@@ -39,6 +39,7 @@ class Session:
         # By position in the distinct nodes, those that could be run alone.
         self._seconds_alone: dict[int, float] = {}
         self._backward_alone: dict[int, BackwardSeconds] = {}
+        self._saved: dict[int, Saved] = {}
 
     def run(self, frame: Frame) -> None:
         """Raises what keeps the whole graph from being profiled."""
@@ -128,7 +129,7 @@ class Session:
             one.CopyFrom(_to_proto(bench.distinct[position]))
             one.seconds = longer * rehearsed.nodes[bench.distinct[position].first]
             if position in backward:
-                _add_backward(one, backward[position])
+                _add_backward(one, backward[position], self._saved[position])
         self._write(FrameKind.PROFILE_STEP, response)
         if passes is None:
             return rehearsed
@@ -199,22 +200,23 @@ class Session:
     def _measure_backward(self, bench: Bench, index: int, one: stage_daemon_pb2.DistinctNode) -> bool:
         """Whether the device was lost to it. What cannot be run backward alone has its forward time."""
         try:
-            seconds = bench.measure_backward(bench.distinct[index])
+            measured = bench.measure_backward(bench.distinct[index])
         except Unmeasured as error:
             return error.is_fatal
-        if seconds is not None:
-            self._backward_alone[index] = seconds
-            _add_backward(one, seconds)
+        if measured is not None:
+            self._backward_alone[index], self._saved[index] = measured
+            _add_backward(one, *measured)
         return False
 
     def _write(self, kind: FrameKind, message: stage_daemon_pb2.ProfileResponse) -> None:
         write_frame(self._connection, Frame(kind=kind, body=message.SerializeToString()))
 
 
-def _add_backward(one: stage_daemon_pb2.DistinctNode, seconds: BackwardSeconds) -> None:
+def _add_backward(one: stage_daemon_pb2.DistinctNode, seconds: BackwardSeconds, saved: Saved) -> None:
     one.backward_seconds = seconds.whole
     one.input_gradient_seconds = seconds.input_gradients
     one.weight_gradient_seconds = seconds.weight_gradients
+    one.saved.inputs, one.saved.outputs, one.saved.within_bytes = saved.inputs, saved.outputs, saved.within_bytes
 
 
 def _all_done(bench: Bench) -> stage_daemon_pb2.ProfileResponse:

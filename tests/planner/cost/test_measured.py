@@ -1,8 +1,11 @@
 """Measured times in place of predicted ones, on random programs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from planner.cost.buckets import mean_costs
 from planner.cost.calibration import Calibration
 from planner.cost.device_kinds import device_kind
 from planner.cost.inventory import Device
@@ -10,6 +13,7 @@ from planner.cost.measured import MeasuredTimes, nearest
 from planner.cost.roofline import node_costs
 from planner.cost.sources import CostSource, RateSource
 from planner.errors import InvalidArgument
+from planner.graph.saved import Saved, most_saved
 from tests.builders.random_graphs import random_graph
 
 GRAPH = random_graph(3, 30)
@@ -123,6 +127,45 @@ def test_backward_passes_are_of_nodes_with_a_forward_one() -> None:
             backward_seconds=((0, 1.0),),
             split_seconds=((0, 1.0, -1.0),),
         )
+    with pytest.raises(InvalidArgument, match="node 0 has what its backward pass keeps and no backward_seconds"):
+        MeasuredTimes(graph_id="", device_kind="cpu", seconds=((0, 1.0),), saved=((0, NOTHING),))
+
+
+NOTHING = Saved(inputs=False, outputs=False, within_bytes=0)
+
+
+def kept_at(saved: dict[int, Saved], kind: str = "cpu", **symbol_values: int) -> MeasuredTimes:
+    seconds = dict.fromkeys(sorted(saved), 1.0)
+    return replace(
+        times(seconds, kind, **symbol_values),
+        backward_seconds=tuple(seconds.items()),
+        saved=tuple((node, saved[node]) for node in seconds),
+    )
+
+
+def test_what_is_kept_is_as_measured_and_elsewhere_by_rule() -> None:
+    by_rule = node_costs(GRAPH, [CPU, GPU], HINTS).saved_by_nodes(GRAPH)
+    noise, all_of_it = replace(NOTHING, within_bytes=10), Saved(inputs=True, outputs=True, within_bytes=4)
+    on_cpu = kept_at({2: noise, 7: noise})
+    assert node_costs(GRAPH, [CPU], HINTS, [on_cpu]).saved_by_nodes(GRAPH) == [
+        noise if index in (2, 7) else one for index, one in enumerate(by_rule)
+    ]
+    # On devices of several kinds what is enough for each.
+    both = node_costs(GRAPH, [CPU, GPU], HINTS, [on_cpu, kept_at({7: all_of_it}, "h200")]).saved_by_nodes(GRAPH)
+    assert both[7] == replace(all_of_it, within_bytes=10)
+    assert both[2] == most_saved([noise, by_rule[2]])
+
+
+def test_what_is_made_within_grows_with_the_work() -> None:
+    (batch,) = (symbol.id for symbol in GRAPH.symbols if symbol.name == "batch")
+    noise = replace(NOTHING, within_bytes=1000)
+    measured = [kept_at(dict.fromkeys(range(len(GRAPH.nodes)), noise), batch=2)]
+    eight = node_costs(GRAPH, [CPU], {**HINTS, batch: 8}, measured)
+    kept = eight.saved_by_nodes(GRAPH)
+    assert all(not (one.inputs or one.outputs) and one.within_bytes <= 4000 for one in kept)
+    assert max(one.within_bytes for one in kept) > 3900
+    mixed = mean_costs([(node_costs(GRAPH, [CPU], {**HINTS, batch: 2}, measured), 0.5), (eight, 0.5)])
+    assert mixed.saved_by_nodes(GRAPH) == kept
 
 
 @pytest.mark.parametrize(

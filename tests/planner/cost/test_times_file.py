@@ -9,6 +9,7 @@ import pytest
 from planner.cost.measured import Delivery, MeasuredTimes, StateUpdate
 from planner.cost.times_file import read_times, write_times
 from planner.errors import InvalidArgument
+from planner.graph.saved import Saved
 
 TABLE = MeasuredTimes(
     graph_id="3f9a",
@@ -18,6 +19,7 @@ TABLE = MeasuredTimes(
     seconds=((0, 1.5e-5), (3, 3.1e-4), (4, 1.5e-5)),
     backward_seconds=((3, 4e-4), (4, 2e-5)),
     split_seconds=((3, 1e-4, 0.0),),
+    saved=((3, Saved(inputs=True, outputs=False, within_bytes=2**40)),),
     delivery=Delivery(input_seconds=2e-4, output_seconds=0.0),
     update=StateUpdate(norm_seconds=3e-4, optimizer_seconds=0.0),
     num_threads=2,
@@ -31,16 +33,25 @@ def test_what_is_written_reads_back(tables: tuple[MeasuredTimes, ...]) -> None:
 
 
 def test_nodes_of_one_time_stand_together() -> None:
-    same = replace(TABLE, backward_seconds=(), split_seconds=())
+    same = replace(TABLE, backward_seconds=(), split_seconds=(), saved=())
     assert json.loads(write_times([same]))["times"][0] == {"nodes": [0, 4], "seconds": 1.5e-5}
-    alike = replace(TABLE, backward_seconds=((0, 1.0), (4, 1.0)), split_seconds=((0, 0.5, 0.75), (4, 0.5, 0.75)))
+    mask = Saved(inputs=False, outputs=True, within_bytes=8)
+    alike = replace(
+        TABLE,
+        backward_seconds=((0, 1.0), (4, 1.0)),
+        split_seconds=((0, 0.5, 0.75), (4, 0.5, 0.75)),
+        saved=((0, mask), (4, mask)),
+    )
     assert json.loads(write_times([alike]))["times"][0] == {
         "nodes": [0, 4],
         "seconds": 1.5e-5,
         "backward_seconds": 1.0,
         "input_gradient_seconds": 0.5,
         "weight_gradient_seconds": 0.75,
+        "saved": {"inputs": False, "outputs": True, "within_bytes": 8},
     }
+    other = replace(alike, saved=((0, mask), (4, replace(mask, outputs=False))))
+    assert [one["nodes"] for one in json.loads(write_times([other]))["times"]] == [[0], [3], [4]]
 
 
 def test_shortest_file_is_enough() -> None:
@@ -50,6 +61,10 @@ def test_shortest_file_is_enough() -> None:
 
 def table(*times: Any, **more: Any) -> dict[str, Any]:
     return {"device_kind": "cpu", "times": list(times), **more}
+
+
+def with_saved(**fields: object) -> dict[str, Any]:
+    return table({"node": 1, "seconds": 1, "backward_seconds": 1, "saved": fields})
 
 
 @pytest.mark.parametrize(
@@ -77,6 +92,14 @@ def table(*times: Any, **more: Any) -> dict[str, Any]:
             table({"node": 1, "seconds": 1}, delivery={"input_seconds": 1, "output_seconds": -1}),
             "delivery.output_seconds is -1, needs a finite number",
         ),
+        (
+            with_saved(inputs=True, outputs=False),
+            r"times\[0\].saved: has \['inputs', 'outputs'\], needs inputs, outputs and",
+        ),
+        (with_saved(inputs=1, outputs=False, within_bytes=0), r"times\[0\].saved.inputs is 1, needs true or false"),
+        (with_saved(inputs=True, outputs="no", within_bytes=0), "saved.outputs is no, needs true or false"),
+        (with_saved(inputs=True, outputs=True, within_bytes=0.5), "saved.within_bytes is 0.5, needs an integer"),
+        (with_saved(inputs=True, outputs=True, within_bytes=-1), "node 1: saved.within_bytes is -1, needs 0 to"),
         (table({"node": 1, "seconds": 1}, num_threads=0.5), "num_threads is 0.5, needs an integer"),
         (table({"node": 1, "seconds": 1}, num_threads=-1), "num_threads is -1, needs 0 to 4096"),
         (table({"node": 1, "seconds": 1}, symbol_values=[]), "symbol_values: is list, needs an object"),

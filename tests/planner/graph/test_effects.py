@@ -74,6 +74,17 @@ def test_an_output_that_shares_storage_is_found(name: str, overload: str, argume
     assert sharing == (set(node.outputs) if truly else set())
 
 
+def test_an_operand_that_is_given_twice_does_not_stand_alone() -> None:
+    writer = GraphWriter()
+    operand = ValueReference(writer.input())
+    einsum = Operator(kind=OperatorKind.ATEN, name="aten::einsum")
+    product = Node(
+        operator=einsum, arguments=("ij,kj->ik", ArgumentList((operand, operand))), outputs=(writer.tensor(),)
+    )
+    graph = writer.graph()
+    assert not list(shares(graph, product, graph.values_by_id()))
+
+
 def found_in(writer: GraphWriter) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
     """Of the writer's last node: (output, argument) that may share storage, and what it writes."""
     graph = writer.graph()

@@ -230,7 +230,7 @@ def test_what_the_stages_run_is_the_program_and_its_copies(name: str) -> None:
     message, change = CHANGES[name]
     graph = graph_of(masked())
     plan = planned(graph, (0, 1))
-    expanded, _ = expanded_plan(graph, plan)
+    expanded, _, _ = expanded_plan(graph, plan)
     check_same_program(plan, graph, expanded)
     with pytest.raises(PlanInvariantError, match=message):
         check_same_program(plan, graph, change(expanded))

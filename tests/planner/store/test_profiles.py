@@ -11,6 +11,7 @@ from planner.cost.calibration import Calibration
 from planner.cost.device_kinds import DeviceKind
 from planner.cost.measured import Delivery, MeasuredTimes, StateUpdate
 from planner.errors import NotFound
+from planner.graph.saved import Saved
 from planner.store.database import Database
 from planner.store.paging import parse_page
 from planner.store.profiles import (
@@ -78,6 +79,7 @@ def profile(
         source=record.source,
         backward_seconds=tuple((node, 2.0 * second) for node, second in seconds[1:]),
         split_seconds=tuple((node, second, 3.0 * second) for node, second in seconds[2:]),
+        saved=tuple((node, Saved(inputs=False, outputs=True, within_bytes=2**40 + node)) for node, _ in seconds[1:2]),
         delivery=record.delivery,
         update=record.update,
     )

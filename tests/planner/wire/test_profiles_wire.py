@@ -8,6 +8,7 @@ from planner.cost.calibration import Calibration
 from planner.cost.device_kinds import DeviceKind
 from planner.cost.measured import Delivery, MeasuredTimes, StateUpdate
 from planner.errors import InvalidArgument
+from planner.graph.saved import Saved
 from planner.wire.profiles import (
     calibration_from_proto,
     calibration_to_proto,
@@ -25,6 +26,7 @@ TIMES = MeasuredTimes(
     seconds=((0, 0.1), (2**40 + 1, 1 / 3)),
     backward_seconds=((2**40 + 1, 2 / 3),),
     split_seconds=((2**40 + 1, 0.0, 0.7),),
+    saved=((2**40 + 1, Saved(inputs=False, outputs=True, within_bytes=2**60 + 1)),),
     delivery=Delivery(input_seconds=0.1, output_seconds=0.0),
     update=StateUpdate(norm_seconds=0.1 + 0.2, optimizer_seconds=0.0),
 )

@@ -11,6 +11,7 @@ from planner.partition.objective import PipelineSchedule, Training
 from planner.plan.options import Routing
 from planner.plan.verify import verify_plan
 from tests.builders.plans import plan_of
+from tests.builders.saved_activations import kept_bytes
 
 ROWS, LENGTH, WIDTH = 2, 16, 32
 
@@ -28,16 +29,6 @@ class Encoder(nn.Module):
         return hidden.sum()
 
 
-def kept_bytes(module: nn.Module, hidden: torch.Tensor) -> int:
-    """By torch, of all that is neither a parameter nor the input."""
-    kept: list[torch.Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one) or one, lambda one: one):
-        module(hidden)
-    apart = {one.untyped_storage().data_ptr() for one in (*module.parameters(), hidden)}
-    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in kept}
-    return sum(size for address, size in storages.items() if address not in apart)
-
-
 class Between(nn.Module):
     """Some layer between two linear ones, which keep what the layer is given and what it returns."""
 
@@ -50,13 +41,13 @@ class Between(nn.Module):
 
 
 def planned_bytes(module: nn.Module, hidden: torch.Tensor) -> int:
-    """Of one stage with all nodes, for one microbatch, without the input."""
+    """Of one stage with all nodes, for one microbatch."""
     graph = export(module, (hidden,)).graph
     training = Training(schedule=PipelineSchedule.GPIPE, microbatches=1)
     plan = plan_of(graph, [0] * len(graph.nodes), Routing.DIRECT, [0], training=training)
     verify_plan(plan, graph)
     [stage] = plan.stages
-    return stage.memory.saved_bytes - hidden.nbytes
+    return stage.memory.saved_bytes
 
 
 def test_a_plan_counts_what_backward_reads_and_not_all_that_a_stage_makes() -> None:

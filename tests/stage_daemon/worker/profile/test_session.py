@@ -13,7 +13,7 @@ from protos.v1 import stage_daemon_pb2
 from stage_daemon.worker.frames import read_frame
 from stage_daemon.worker.profile.bench import Unmeasured
 from stage_daemon.worker.profile.distinct import DistinctNode
-from stage_daemon.worker.profile.gradients import BackwardSeconds, SplitGraph
+from stage_daemon.worker.profile.gradients import BackwardSeconds, Saved, SplitGraph
 from stage_daemon.worker.profile.rehearsal import PassSeconds, Rehearsed
 from stage_daemon.worker.profile.session import Session
 from stage_daemon.worker.profile.split_rehearsal import SplitSeconds
@@ -22,6 +22,7 @@ from stage_daemon.worker.profile.update import UpdateSeconds
 LAYERS = DistinctNode(nodes=(0, 1), operator="layer")
 LOSS = DistinctNode(nodes=(2,), operator="loss")
 ALONE = BackwardSeconds(whole=1.0, input_gradients=0.75, weight_gradients=0.5)
+KEPT = Saved(inputs=False, outputs=True, within_bytes=7)
 
 
 class Rehearsing:
@@ -74,6 +75,7 @@ def test_passes_of_nodes_add_up_to_the_graphs(
         session = Session(ours, "cpu")
         session._seconds_alone.update({0: 1.0, 1: 1.0})
         session._backward_alone.update({0: ALONE, 1: ALONE})
+        session._saved.update({0: KEPT, 1: KEPT})
         bench: Any = Rehearsing(whole, split)
         rehearsed = session._rehearse(bench)
         frame = read_frame(theirs)
@@ -91,6 +93,7 @@ def test_passes_of_nodes_add_up_to_the_graphs(
         seconds = (one.backward_seconds, one.input_gradient_seconds, one.weight_gradient_seconds)
         # What is not told again stays as it was told of each node alone: the response has none.
         assert seconds == backward
+        assert (one.saved.outputs, one.saved.within_bytes) == ((False, 0) if whole is None else (True, 7))
 
 
 def test_nothing_is_run_back_where_nothing_was_asked_for_that() -> None:
