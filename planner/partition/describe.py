@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from planner.partition.problem import PartitionProblem
 
@@ -37,15 +37,44 @@ def describe_stage(
 ) -> str:
     start, end = boundaries[stage], boundaries[stage + 1]
     nodes = describe_node(problem, start) + (f" to {describe_node(problem, end - 1)}" if end > start + 1 else "")
-    return (
-        f"stage {stage}, {nodes}, needs {describe_bytes(evaluation.peak_bytes)} (state {evaluation.state_bytes}, "
-        f"activations {evaluation.activation_bytes}, buffers {evaluation.buffer_bytes})"
-    )
+    needed = describe_bytes(evaluation.peak_bytes)
+    return f"stage {stage}, {nodes}, needs {needed} ({describe_memory_parts(evaluation)})"
+
+
+class MemoryParts(Protocol):
+    """What a stage holds."""
+
+    @property
+    def state_bytes(self) -> int: ...
+    @property
+    def gradient_bytes(self) -> int: ...
+    @property
+    def optimizer_bytes(self) -> int: ...
+    @property
+    def saved_bytes(self) -> int: ...
+    @property
+    def activation_bytes(self) -> int: ...
+    @property
+    def buffer_bytes(self) -> int: ...
+
+
+def describe_memory_parts(held: MemoryParts) -> str:
+    """What only training has is left out where it is nothing."""
+    parts_bytes = {
+        "states": held.state_bytes,
+        "gradients": held.gradient_bytes,
+        "optimizer": held.optimizer_bytes,
+        "saved for backward": held.saved_bytes,
+        "activations": held.activation_bytes,
+        "buffers": held.buffer_bytes,
+    }
+    always = ("states", "activations", "buffers")
+    return ", ".join(f"{name} {describe_bytes(size)}" for name, size in parts_bytes.items() if size or name in always)
 
 
 def smaller_batch_hint(evaluation: StageEvaluation, lacking: int) -> str:
     """Only where what grows with the batch is enough to make the difference."""
-    scaling = evaluation.activation_bytes + evaluation.buffer_bytes
+    scaling = evaluation.activation_bytes + evaluation.buffer_bytes + evaluation.saved_bytes
     if scaling <= lacking:
         return ""
     return f", or a batch (symbol_values, or the example inputs) smaller by {-(-100 * lacking // scaling)} %"

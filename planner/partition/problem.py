@@ -166,14 +166,13 @@ class PartitionProblem:
         if any(sizes.size and int(sizes.min()) < 0 for sizes in (self.value_bytes, self.state_bytes, self.root_bytes)):
             raise GraphError("a value or a state has fewer than 0 bytes")
         total = sum(float(sizes.sum(dtype=np.float64)) for sizes in (self.value_bytes, self.state_bytes))
-        total += float(
-            self.state_gradient_bytes.sum(dtype=np.float64) + self.state_optimizer_bytes.sum(dtype=np.float64)
-        )
+        in_training = (self.state_gradient_bytes, self.state_optimizer_bytes, self.node_kept_bytes)
+        total += sum(float(sizes.sum(dtype=np.float64)) for sizes in in_training)
         in_flight = self.microbatches_in_flight + (self.training.microbatches if self.training else 0)
         if total * (in_flight + 2) > MAX_TOTAL_BYTES:
             raise GraphError(
-                f"all values and states take {total:.3g} bytes, {in_flight} microbatches in flight; "
-                f"at most 2^53 bytes can be planned: check the dimensions"
+                f"all values and states, and what backward passes keep, take {total:.3g} bytes, {in_flight} "
+                f"microbatches in flight; at most 2^53 bytes can be planned: check the dimensions, and measurements"
             )
 
     def with_nodes(self, nodes: Integers, **changes: Any) -> PartitionProblem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.partition.describe import describe_bytes, describe_seconds
+from planner.partition.describe import describe_bytes, describe_memory_parts, describe_seconds
 from planner.partition.objective import UNSPLIT_SCHEDULES, Objective
 from planner.plan.options import OptimalMode
 from planner.plan.plan import Plan, Stage, StageEdge
@@ -160,24 +160,13 @@ _PROMISES: Mapping[Objective, Callable[[float], str]] = {
 
 
 def _memory(plan: Plan, stage: Stage) -> str:
-    memory = stage.memory
-    parts_bytes = {
-        "states": memory.state_bytes,
-        "gradients": memory.gradient_bytes,
-        "optimizer": memory.optimizer_bytes,
-        "saved for backward": memory.saved_bytes,
-        "activations": memory.activation_bytes,
-        "buffers": memory.buffer_bytes,
-    }
-    always = ("states", "activations", "buffers")
-    part_texts = [f"{name} {describe_bytes(size)}" for name, size in parts_bytes.items() if size or name in always]
-    parts = f"{describe_bytes(memory.peak_bytes)}: {', '.join(part_texts)}"
     of_devices = []
     for device in plan.inventory.devices:
         if device.id in stage.device_ids:
             device_peak_bytes = sum(other.memory.peak_bytes for other in plan.stages if device.id in other.device_ids)
             of_devices.append(f"{device.id} is filled to {device_peak_bytes / device.memory_bytes:.0%}")
-    return f"{parts}; {', '.join(of_devices)}"
+    parts = describe_memory_parts(stage.memory)
+    return f"{describe_bytes(stage.memory.peak_bytes)}: {parts}; {', '.join(of_devices)}"
 
 
 def _edge(plan: Plan, edge: StageEdge) -> str:

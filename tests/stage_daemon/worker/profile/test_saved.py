@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 from planner.client.export import export
-from planner.errors import PlannerError
+from planner.errors import GraphError, Infeasible, PlannerError
 from planner.graph.saved import Saved
 from planner.plan.verify import verify_plan
 from tests.builders.saved_activations import kept_bytes, measured_saved, plan_of_one_stage
@@ -70,3 +72,11 @@ def test_a_plan_counts_what_was_measured() -> None:
     # It was verified by what was measured: by rule it would come to something else.
     with pytest.raises(PlannerError, match="stage 0 takes"):
         verify_plan(plan, graph)
+
+
+@pytest.mark.parametrize(("within_bytes", "error"), [(1 << 41, Infeasible), (1 << 62, GraphError)])
+def test_what_is_kept_has_to_fit_and_to_be_possible(within_bytes: int, error: type[PlannerError]) -> None:
+    graph = export(Chain(), (torch.zeros(ROWS, LENGTH, WIDTH),)).graph
+    too_much = {index: replace(one, within_bytes=within_bytes) for index, one in measured_saved(graph).items()}
+    with pytest.raises(error, match=r"saved for backward \d{13}|what backward passes keep, take \d.*e\+19 bytes"):
+        plan_of_one_stage(graph, too_much)
