@@ -45,8 +45,9 @@ def main(steps: int = 5) -> None:
     torch.manual_seed(0)
     module = Encoder()
     inputs, targets = torch.randn(2, MICROBATCHES * ROWS, LENGTH, WIDTH).unbind(0)
-    with one_thread_daemons(2, MEMORY_BYTES) as (_, client):
+    with one_thread_daemons(2, MEMORY_BYTES) as (cluster, client):
         graph = client.submit(export(module.train(), (inputs[:ROWS].clone(), targets[:ROWS].clone())))
+        client.profile_graph(graph.id, device_ids=[cluster.device_id(0)], backward=True)
         trainers: dict[Activations, Trainer] = {}
         deployments: dict[Activations, Deployment] = {}
         before: dict[Activations, list[int]] = {}
