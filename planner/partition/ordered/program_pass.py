@@ -10,7 +10,7 @@ import numpy as np
 from planner.partition.assignment import contiguous
 from planner.partition.evaluate import Evaluation, evaluate
 from planner.partition.objective import Objective
-from planner.partition.ordered.device_walks import DeviceWalks, by_device, by_kind, in_orders
+from planner.partition.ordered.device_walks import DeviceWalks, by_device, by_kind, host_by_host, in_orders
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.search import Combine, Load, Solution, search
 from planner.partition.ordered.segment_loads import SegmentLoads
@@ -90,6 +90,20 @@ def ordered_pass(problem: PartitionProblem, num_stages: int = 0, order: Sequence
         walks = by_kind(problem, hosts) if hosts.count == 1 else by_device(hosts)
     else:
         walks = in_orders(hosts, [order] if order else _orders(problem))
+    return _pass_of(problem, num_stages, walks, complete=complete)
+
+
+def host_by_host_pass(problem: PartitionProblem, num_stages: int, max_states: int) -> OrderedPass | None:
+    """Hosts one after the other, each left for good, in any order and with their devices in any; None where these are
+    too many, or on a single host."""
+    hosts = hosts_of(problem)
+    walks = host_by_host(hosts) if hosts.count > 1 else None
+    if walks is None or walks.num_states > max_states:
+        return None
+    return _pass_of(problem, num_stages, walks, complete=False)
+
+
+def _pass_of(problem: PartitionProblem, num_stages: int, walks: DeviceWalks, *, complete: bool) -> OrderedPass:
     space = state_space(
         walks,
         num_stages=num_stages,
@@ -105,7 +119,7 @@ def ordered_pass(problem: PartitionProblem, num_stages: int = 0, order: Sequence
         loads=SegmentLoads(problem, space.labels),
         step_device=own[space.label],
         complete=complete,
-        exact_loads=problem.relay or hosts.count == 1,
+        exact_loads=problem.relay or hosts_of(problem).count == 1,
     )
 
 

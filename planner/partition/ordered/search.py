@@ -108,6 +108,9 @@ class _Programme:
         self._chosen_step = np.full((space.num_states, positions.size), -1, dtype=np.int32)
         self._chosen_end = np.full((space.num_states, positions.size), -1, dtype=np.int32)
         self._first, self._last = reach(problem, space, step_device, limit)
+        # Steps of one label to one state differ only in where they come from.
+        ways, self._way_of_step = np.unique(space.label * space.num_states + space.target, return_inverse=True)
+        self._way_label, self._way_target = np.divmod(ways, space.num_states)
 
     def visit(self, index: int, segments: Segments, load: Load) -> None:
         space, start = self._space, int(self._positions[index])
@@ -122,9 +125,16 @@ class _Programme:
             return
         ends = self._positions[low:high]
         loads = load(segments.row(start, int(ends[-1])), ends)
-        values = self._combine(loads[space.label[steps]], self._best[target[steps], low:high])
+        within = np.flatnonzero(np.isfinite(loads).any(axis=0))
+        if not within.size:
+            return
+        loads, high = loads[:, : within[-1] + 1], low + int(within[-1]) + 1
+        is_taken = np.zeros(self._way_label.size, dtype=np.bool_)
+        is_taken[self._way_of_step[steps]] = True
+        values = self._combine(loads[self._way_label[is_taken]], self._best[self._way_target[is_taken], low:high])
+        way = (np.cumsum(is_taken) - 1)[self._way_of_step[steps]]
         least_end = values.argmin(axis=1)
-        least = values[np.arange(steps.size), least_end]
+        least, least_end = values[np.arange(least_end.size), least_end][way], least_end[way]
         # Written from the worst to the best, so that the best of each state stays; the first step wins a tie.
         order = np.lexsort((-steps, -least))
         order = order[least[order] < self._limit]

@@ -63,11 +63,12 @@ class SegmentLoads:
         return fitting
 
     def path_seconds(self, row: SegmentRow, ends: Integers) -> Floats:
-        """What a lone batch spends on the segment, and on receiving what it needs."""
+        """What a lone batch spends on the segment, and on receiving what it needs, as if the stage before it had made
+        all of that: no bound."""
         at = ends - row.start - 1
         seconds = self._problem.segment_seconds(self._own[:, None], np.array(row.start), ends)
-        near = self._near_bytes[row.start]
-        seconds += self._forward.received_seconds(row.received_bytes[at], near, row.receives[at])
+        received = row.received_bytes[at]
+        seconds += self._forward.received_seconds(received, received, row.receives[at])
         fitting: Floats = np.where(self._needed_bytes(row, at) <= self._memory, seconds, np.inf)
         return fitting
 

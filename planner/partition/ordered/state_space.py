@@ -23,7 +23,7 @@ class StateSpace:
     """Step t goes from state `source[t]` to `target[t]`: a stage with the links of `labels[label[t]]`, on a device of
     unit `unit[t]`, at node `node[t]` of the walk.
 
-    `depth[s]` stages precede state s; steps ascend by it. A program ends in a state of `final`.
+    At most `depth[s]` stages precede state s, and one fewer each state before it. A program ends in a state of `final`.
     """
 
     num_states: int
@@ -41,13 +41,16 @@ class StateSpace:
 def state_space(
     walks: DeviceWalks, *, num_stages: int, max_stages: int, kept_microbatches: Callable[[int], int]
 ) -> StateSpace:
-    """`num_stages` 0 lets every number of stages end. `kept_microbatches`: of each stage. Linear in the steps."""
+    """`num_stages` 0 lets every number of stages end. `kept_microbatches`: of each stage. Linear in the steps.
+
+    Where nothing asks how many stages precede a state, what is used in several numbers of stages is one state.
+    """
     space = _Space(walks, num_stages, num_stages or max_stages, kept_microbatches)
     depth = 0
     while space.frontier and depth < space.max_stages:
         depth += 1
         space.add_stages(depth)
-    return space.whole(depth)
+    return space.whole()
 
 
 class _Space:
@@ -57,6 +60,7 @@ class _Space:
         self.max_stages = max_stages
         self._capacity, self._is_between = walks.capacity, not walks.behind
         self._num_stages, self._kept_microbatches = num_stages, kept_microbatches
+        self._counts_stages = num_stages > 0 or len({kept_microbatches(stage) for stage in range(max_stages)}) > 1
         self._edges: list[list[Edge]] = [[] for _ in range(walks.num_nodes)]
         for edge in walks.edges:
             self._edges[edge.node].append(edge)
@@ -68,10 +72,13 @@ class _Space:
         # By what is used and the node: the unit used last, and the state.
         self.frontier = {(_with_one_more(none, unit), node): (unit, self._state(0)) for unit, node in walks.starts}
         self._starts = [state for _, state in self.frontier.values()]
+        self._known = {key: state for key, (_, state) in self.frontier.items()}
 
     def add_stages(self, depth: int) -> None:
         """The stages that are number `depth` of their walk, from 1."""
         reached = dict[_Key, tuple[int, int]]()
+        if self._counts_stages:
+            self._known = {}
         kept = self._kept_microbatches(depth - 1)
         may_go_on = self._is_between or depth < self.max_stages
         for (used, node), (unit, source) in self.frontier.items():
@@ -82,27 +89,27 @@ class _Space:
                         continue
                 elif may_go_on and (edge.unit == NOTHING or used[edge.unit] < self._capacity[edge.unit]):
                     key = _with_one_more(used, edge.unit), edge.next_node
-                    if key not in reached:
-                        reached[key] = edge.unit, self._state(depth)
-                    _, target = reached[key]
+                    if key not in self._known:
+                        self._known[key] = self._state(depth)
+                        reached[key] = edge.unit, self._known[key]
+                    target = self._known[key]
                 else:
                     continue
                 label = self._labels.setdefault(edge.label._replace(kept_microbatches=kept), len(self._labels))
                 self._steps.append((source, target, label, edge.unit if self._is_between else unit, node))
         self.frontier = reached
 
-    def whole(self, depth: int) -> StateSpace:
+    def whole(self) -> StateSpace:
         final = [self._end]
         if self._is_between:
             final = [state for state, at in enumerate(self._depths) if at and self._may_end(at)]
-        else:
-            self._depths[self._end] = depth + 1
         source, target, label, unit, node = np.array(self._steps, dtype=np.int64).reshape(-1, 5).T.copy()
+        depths = _longest(np.array(self._depths, dtype=np.int64), source, target)
         return StateSpace(
             num_states=len(self._depths),
             starts=np.array(self._starts, dtype=np.int64),
             final=np.array(final, dtype=np.int64),
-            depth=np.array(self._depths, dtype=np.int64),
+            depth=depths,
             source=source,
             target=target,
             label=label,
@@ -117,6 +124,13 @@ class _Space:
     def _state(self, depth: int) -> int:
         self._depths.append(depth)
         return len(self._depths) - 1
+
+
+def _longest(depths: Integers, source: Integers, target: Integers) -> Integers:
+    """Each at least one more than those that lead to it."""
+    while (shallow := depths[target] <= depths[source]).any():
+        np.maximum.at(depths, target[shallow], depths[source[shallow]] + 1)
+    return depths
 
 
 def _with_one_more(used: tuple[int, ...], unit: int) -> tuple[int, ...]:

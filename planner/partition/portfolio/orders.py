@@ -16,9 +16,9 @@ from planner.partition.objective import Objective
 from planner.partition.ordered.host_windows import over_windows
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.many_devices import over_many_devices
-from planner.partition.ordered.memory_tiers import in_memory_tiers, without_idle_memory
+from planner.partition.ordered.memory_tiers import everything_bytes, in_memory_tiers, without_idle_memory
 from planner.partition.ordered.positions import few_positions
-from planner.partition.ordered.program_pass import OrderedPass, ordered_pass
+from planner.partition.ordered.program_pass import OrderedPass, host_by_host_pass, ordered_pass
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import Integers, PartitionProblem
 from planner.partition.program_orders import program_orders, reordered
@@ -26,20 +26,27 @@ from planner.partition.program_orders import program_orders, reordered
 # Nodes of the other orders together: the first few of them for programs of more than some 600, none for larger ones. Of
 # experts onto 64 devices, 1,344 nodes, each order takes most of a second.
 MAX_REORDERED_NODES = 3200
-OTHER_ORDERS_POSITIONS = 80
+OTHER_ORDERS_POSITIONS = _HOST_POSITIONS = 80
 # Elements of the tables of steps, starts and ends of one pass; positions of the program's own order.
 _MAX_ELEMENTS = 1.5e7
 _MIN_POSITIONS, _MAX_POSITIONS = 24, 160
-_MAX_TIERED_STATES = 256
+_MAX_TIERED_STATES, _MAX_HOST_STATES = 256, 15_000
 
 
 def offer_own_order(portfolio: Portfolio) -> None:
-    """For latency or memory."""
-    order = np.arange(portfolio.problem.num_nodes)
-    for shared in _passes(portfolio.problem, portfolio):
+    """For latency or memory; for latency also from host to host, where devices are too many to tell apart."""
+    problem, request = portfolio.problem, portfolio.request
+    order, passes = np.arange(problem.num_nodes), list(_passes(problem, portfolio))
+    for shared in passes:
         steps = max(1, shared.space.source.size)
         count = int(np.clip((2 * _MAX_ELEMENTS / steps) ** 0.5, _MIN_POSITIONS, _MAX_POSITIONS))
-        _offer_best(portfolio, shared, order, count, portfolio.request.objective)
+        _offer_best(portfolio, shared, order, count, request.objective)
+    quickest = int(np.argmin(problem.compute_seconds.sum(axis=1)))
+    has_room = problem.device_memory_bytes[quickest] >= everything_bytes(problem)
+    if request.objective is Objective.LATENCY and not (passes[0].complete or has_room):
+        by_host = host_by_host_pass(without_idle_memory(problem), request.num_stages, _MAX_HOST_STATES)
+        if by_host is not None:
+            _offer_best(portfolio, by_host, order, _HOST_POSITIONS, request.objective)
 
 
 def offer_other_orders(portfolio: Portfolio) -> None:

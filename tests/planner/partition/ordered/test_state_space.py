@@ -2,9 +2,10 @@
 
 from itertools import pairwise, permutations
 
+import numpy as np
 import pytest
 
-from planner.partition.ordered.device_walks import DeviceWalks, by_device, by_kind, in_orders
+from planner.partition.ordered.device_walks import DeviceWalks, by_device, by_kind, host_by_host, in_orders
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.state_space import StateSpace, state_space
 from planner.partition.problem import PartitionProblem
@@ -90,3 +91,20 @@ def test_orders_are_taken_from_their_first_device_on(problem: PartitionProblem) 
     space = spelled_out(walks)
     ways = [devices_of(walks, space, steps) for steps in ways_through(space)]
     assert sorted(ways) == sorted(order[:count] for order in orders for count in range(1, len(order) + 1))
+
+
+def test_what_is_used_in_several_numbers_of_stages_is_one_state_where_nobody_counts_them() -> None:
+    """A host may be left before all its devices are taken."""
+    near = np.where(np.arange(6)[:, None] // 2 == np.arange(6) // 2, 0.1, 0.5).tolist()
+    problem = chain([[1.0 + (device // 2) / 4] * 6 for device in range(6)], per_byte=near)
+    walks = host_by_host(hosts_of(problem))
+    assert walks is not None
+    counted, merged = (
+        state_space(walks, num_stages=0, max_stages=6, kept_microbatches=kept)
+        for kept in (lambda stage: stage, lambda _: 0)
+    )
+    assert merged.num_states < counted.num_states
+    assert merged.source.size < counted.source.size
+    ways = [sorted(devices_of(walks, space, steps) for steps in ways_through(space)) for space in (counted, merged)]
+    assert ways[0] == ways[1]
+    assert (merged.depth[merged.target] > merged.depth[merged.source]).all()
