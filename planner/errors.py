@@ -20,6 +20,7 @@ PlannerError
 ├── ResourceExhausted        a limit of the server, or its disk, is full
 ├── Corrupt                  bytes that are not what their digest says
 ├── Unavailable              a daemon or server that cannot be reached
+│   ├── AwayForNow               as long as a restart takes: the planner's database, or a planner that is stopping
 │   └── NotLeading               another planner on the database does what was asked
 ├── PlanInvariantError       a plan that breaks what must hold of every plan: a defect, or a record changed by hand
 ├── DeploymentFailed
@@ -136,6 +137,10 @@ class Corrupt(PlannerError):
 
 class Unavailable(PlannerError):
     reason = "UNAVAILABLE"
+
+
+class AwayForNow(Unavailable):
+    reason = "AWAY_FOR_NOW"
 
 
 class NotLeading(Unavailable):

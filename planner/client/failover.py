@@ -18,7 +18,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from access.unanswered import gives_reasons, is_silent, is_unanswered
 from planner.client.interruption import interruptible, one_answer, pause
 from planner.client.status import reason_of
-from planner.errors import NotLeading
+from planner.errors import AwayForNow, NotLeading
 
 _Stub = TypeVar("_Stub")
 
@@ -31,6 +31,12 @@ PROBE_SECONDS = 1.0
 # Whether the first server that was asked did it cannot be known: the next would say that it is not there any more, or
 # make another one.
 _ONCE = ("Delete", "CreateToken")
+# Refusals that are over as soon as a restart is, by their reasons, and who it is that does not answer. A planner that
+# was killed is back before it has lost the lead that it had.
+_SOON_OVER = {
+    NotLeading.reason: "no planner-server that leads",
+    AwayForNow.reason: "no planner-server that has its database",
+}
 
 log = logging.getLogger(__name__)
 
@@ -67,15 +73,14 @@ class Restarts:
         if len(self._addresses) > 1:
             return True
         if gives_reasons(error):
-            # One that was killed is back before it has lost the lead that it had.
-            return self._has_answered and _says_that_another_leads(error)
+            return self._has_answered and reason_of(error) in _SOON_OVER
         # Somebody who listens now may have begun to since the call.
         return self._has_answered or self._is_told or (self._awaits_first and not _is_listening(self._addresses[0]))
 
     def begin(self, error: grpc.RpcError) -> None:
         if not self._is_told:
             self._is_told = True
-            who = "no planner-server that leads" if _says_that_another_leads(error) else "no planner-server"
+            who = _SOON_OVER.get(reason_of(error), "no planner-server")
             self._tell(
                 f"{who} answers at {','.join(self._addresses)}; asking again for {self._seconds:g} s, in "
                 "case it is being restarted"
@@ -200,10 +205,6 @@ class _Responses:
     def cancel(self) -> None:
         """Ends the call where its reader has stopped."""
         self._responses.close()  # type: ignore[attr-defined]
-
-
-def _says_that_another_leads(error: grpc.RpcError) -> bool:
-    return reason_of(error) == NotLeading.reason
 
 
 def _is_listening(address: str) -> bool:

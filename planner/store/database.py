@@ -31,6 +31,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, QueuePoo
 
 from planner.errors import (
     FULL_DISK_RETRY_SECONDS,
+    AwayForNow,
     InvalidArgument,
     NotLeading,
     PlannerError,
@@ -106,7 +107,7 @@ class Database:
         except InternalError as error:
             if not _takes_no_writes(error.orig):
                 raise
-            raise Unavailable(f"the planner's database takes no writes now: {error.orig}; ask again") from error
+            raise AwayForNow(f"the planner's database takes no writes now: {error.orig}; ask again") from error
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncSession]:
@@ -116,7 +117,7 @@ class Database:
     @asynccontextmanager
     async def _transaction(self, sessions: async_sessionmaker[AsyncSession]) -> AsyncIterator[AsyncSession]:
         if self._closing:
-            raise Unavailable("the server is stopping; ask again when it is back")
+            raise AwayForNow("the server is stopping; ask again when it is back")
         try:
             async with sessions.begin() as session:
                 yield session
@@ -181,7 +182,7 @@ def _outage(error: OperationalError | InterfaceError | PoolTimeout) -> PlannerEr
         )
     if sqlite_code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY):
         return None
-    return Unavailable(f"the planner's database does not answer: {cause}; ask again")
+    return AwayForNow(f"the planner's database does not answer: {cause}; ask again")
 
 
 def parse_url(text: str) -> URL:

@@ -38,6 +38,7 @@ CODES = {
     errors.ResourceExhausted: code_pb2.RESOURCE_EXHAUSTED,
     errors.Corrupt: code_pb2.DATA_LOSS,
     errors.Unavailable: code_pb2.UNAVAILABLE,
+    errors.AwayForNow: code_pb2.UNAVAILABLE,
     errors.NotLeading: code_pb2.UNAVAILABLE,
     errors.PlanInvariantError: code_pb2.INTERNAL,
     errors.DeploymentFailed: code_pb2.FAILED_PRECONDITION,

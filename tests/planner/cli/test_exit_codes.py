@@ -31,6 +31,7 @@ STATUSES = {
     errors.ResourceExhausted: 6,
     errors.Corrupt: 4,
     errors.Unavailable: 7,
+    errors.AwayForNow: 7,
     errors.NotLeading: 7,
     errors.PlanInvariantError: 1,
     errors.DeploymentFailed: 8,

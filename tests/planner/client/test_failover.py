@@ -11,7 +11,7 @@ import pytest
 
 from planner.client import PlannerClient
 from planner.client.failover import Restarts, _Turns
-from planner.errors import NotFound, NotLeading, Unavailable
+from planner.errors import AwayForNow, NotFound, NotLeading, PlannerError, Unavailable
 from protos.v1 import planner_pb2
 from tests.planner.client.scripted_planner import Refusal, ScriptedPlanner, scripted_planner
 from tests.waiting import WAIT_SECONDS
@@ -149,14 +149,22 @@ def test_the_only_planner_is_asked_again_once_it_has_answered() -> None:
         assert messages[0].endswith("asking again for 20 s, in case it is being restarted")
 
 
-def test_the_only_planner_is_asked_again_until_it_leads_anew() -> None:
-    """One that was killed is back before it has lost the lead that it had."""
+@pytest.mark.parametrize(
+    ("refusal", "who"),
+    [
+        (NotLeading("another leads"), "no planner-server that leads"),
+        (AwayForNow("its database does not answer"), "no planner-server that has its database"),
+    ],
+    ids=["another leads", "its database is away"],
+)
+def test_the_only_planner_is_asked_again_until_it_has_what_it_needs(refusal: PlannerError, who: str) -> None:
+    """One that was killed is back before it has lost the lead that it had, and a database is restarted too."""
     with one() as (planner, client, messages):
-        planner.on("GetPlanOperation", OPERATION, NotLeading("another leads"), NotLeading("another leads"), OPERATION)
+        planner.on("GetPlanOperation", OPERATION, refusal, refusal, OPERATION)
         for calls in (1, 4):
             assert client.get_plan_operation("plan-1").id == "plan-1"
             assert asked(planner) == [calls]
-        assert [message.partition(" answers")[0] for message in messages] == ["no planner-server that leads"]
+        assert [message.partition(" answers")[0] for message in messages] == [who]
 
 
 def test_one_that_does_not_lead_is_not_waited_for_where_it_never_answered() -> None:
@@ -224,9 +232,9 @@ def test_it_is_given_up_in_the_end() -> None:
 
 def test_neither_a_refusal_with_a_reason_nor_a_deletion_is_asked_again() -> None:
     with one() as (planner, client, messages):
-        planner.on("GetPlanOperation", OPERATION, Unavailable("the planner's database does not answer"))
+        planner.on("GetPlanOperation", OPERATION, Unavailable("the daemon cannot be reached"))
         client.get_plan_operation("plan-1")
-        with pytest.raises(Unavailable, match="database does not answer"):
+        with pytest.raises(Unavailable, match="the daemon cannot be reached"):
             client.get_plan_operation("plan-1")
         planner.on("DeletePlan", AWAY)
         with pytest.raises(Unavailable):
