@@ -23,7 +23,8 @@ class StateSpace:
     """Step t goes from state `source[t]` to `target[t]`: a stage with the links of `labels[label[t]]`, on a device of
     unit `unit[t]`, at node `node[t]` of the walk.
 
-    At most `depth[s]` stages precede state s, and one fewer each state before it. A program ends in a state of `final`.
+    `depth[s]`: the most stages that precede state s; fewer precede each state that leads to it. A program ends in a
+    state of `final`.
     """
 
     num_states: int

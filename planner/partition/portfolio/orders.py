@@ -41,9 +41,7 @@ def offer_own_order(portfolio: Portfolio) -> None:
         steps = max(1, shared.space.source.size)
         count = int(np.clip((2 * _MAX_ELEMENTS / steps) ** 0.5, _MIN_POSITIONS, _MAX_POSITIONS))
         _offer_best(portfolio, shared, order, count, request.objective)
-    quickest = int(np.argmin(problem.compute_seconds.sum(axis=1)))
-    has_room = problem.device_memory_bytes[quickest] >= everything_bytes(problem)
-    if request.objective is Objective.LATENCY and not (passes[0].complete or has_room):
+    if request.objective is Objective.LATENCY and not (passes[0].complete or _fits_the_quickest(problem)):
         by_host = host_by_host_pass(without_idle_memory(problem), request.num_stages, _MAX_HOST_STATES)
         if by_host is not None:
             _offer_best(portfolio, by_host, order, _HOST_POSITIONS, request.objective)
@@ -68,6 +66,12 @@ def offer_other_orders(portfolio: Portfolio) -> None:
                     _offer_best(portfolio, shared, order, OTHER_ORDERS_POSITIONS, objective)
             elif not over_hosts:
                 _offer_many_devices(portfolio, in_order, order)
+
+
+def _fits_the_quickest(problem: PartitionProblem) -> bool:
+    """Then one stage is no slower than several in turn."""
+    quickest = int(np.argmin(problem.compute_seconds.sum(axis=1)))
+    return bool(problem.device_memory_bytes[quickest] >= everything_bytes(problem))
 
 
 def _is_of_bottleneck(portfolio: Portfolio) -> bool:
