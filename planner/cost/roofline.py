@@ -53,10 +53,14 @@ class NodeCosts:
 
     def saved_by_nodes(self, graph: Graph) -> list[Saved]:
         """[nodes] what is enough on any of the kinds: as measured, else by rule."""
-        return [
-            most_saved(measured.get(index) or self._saved_by_rule(node) for measured in self.saved or ({},))
-            for index, node in enumerate(graph.nodes)
-        ]
+        return [self._saved_by_node(index, node) for index, node in enumerate(graph.nodes)]
+
+    def _saved_by_node(self, index: int, node: Node) -> Saved:
+        measured = [of_kind[index] for of_kind in self.saved if index in of_kind]
+        if measured and len(measured) == len(self.saved):
+            return most_saved(measured)
+        by_rule = self._saved_by_rule(node)
+        return most_saved([*measured, by_rule]) if measured else by_rule
 
     def _saved_by_rule(self, node: Node) -> Saved:
         if not node.outputs[0]:

@@ -15,6 +15,7 @@ from planner.partition.ordered.positions import furthest_end
 from planner.partition.ordered.program_pass import kept_by_stage
 from planner.partition.ordered.segment_loads import SegmentLoads, StageLinks, only_neighbours_exchange
 from planner.partition.ordered.segments import Segments
+from planner.partition.ordered.state_space import is_place_of_account
 from planner.partition.problem import Integers, PartitionProblem
 
 # Elements of the table of loads: 200 MB.
@@ -48,7 +49,7 @@ def over_many_devices(
     few devices, or where the devices of the bound's walk exist.
     """
     hosts, kept_microbatches = hosts_of(problem), kept_by_stage(problem, num_stages)
-    places = bool(num_stages) or len({kept_microbatches(stage) for stage in range(problem.num_devices)}) > 1
+    places = is_place_of_account(num_stages, problem.num_devices, kept_microbatches)
     kinds_of_walks = walks_within(problem, hosts, positions.size, places=places)
     exact = problem.relay or only_neighbours_exchange(problem)
     if np.isfinite(limit) and not exact:

@@ -39,6 +39,11 @@ class StateSpace:
     labels: tuple[StageLinks, ...]
 
 
+def is_place_of_account(num_stages: int, max_stages: int, kept_microbatches: Callable[[int], int]) -> bool:
+    """Whether it matters how many stages precede one: how many there may be, or what each keeps, depends on it."""
+    return num_stages > 0 or len({kept_microbatches(stage) for stage in range(max_stages)}) > 1
+
+
 def state_space(
     walks: DeviceWalks, *, num_stages: int, max_stages: int, kept_microbatches: Callable[[int], int]
 ) -> StateSpace:
@@ -61,7 +66,7 @@ class _Space:
         self.max_stages = max_stages
         self._capacity, self._is_between = walks.capacity, not walks.behind
         self._num_stages, self._kept_microbatches = num_stages, kept_microbatches
-        self._counts_stages = num_stages > 0 or len({kept_microbatches(stage) for stage in range(max_stages)}) > 1
+        self._counts_stages = is_place_of_account(num_stages, max_stages, kept_microbatches)
         self._edges: list[list[Edge]] = [[] for _ in range(walks.num_nodes)]
         for edge in walks.edges:
             self._edges[edge.node].append(edge)

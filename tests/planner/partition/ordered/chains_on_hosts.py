@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -49,18 +49,20 @@ def _seconds(seed: int, n: int) -> list[float]:
     return [draw.choice([1.0, 2.0, 3.5, 5.0]) for _ in range(n)]
 
 
+def needed_bytes(problem: PartitionProblem, start: int, end: int) -> int:
+    """Of the stage with these nodes, on whatever device."""
+    n = problem.num_nodes
+    inner = [position for position in (start, end) if 0 < position < n]
+    # On one device: bytes are of stages.
+    evaluation = evaluate(problem, contiguous(problem, (0, *inner, n), [0] * (len(inner) + 1), [""] * (len(inner) + 1)))
+    return evaluation.stages[1 if start else 0].peak_bytes
+
+
 def least_of_chain(problem: PartitionProblem) -> float:
     """Infinite where nothing fits. Exponential in the devices."""
     n, devices = problem.num_nodes, range(problem.num_devices)
 
-    @cache
-    def needed(start: int, end: int) -> int:
-        inner = [position for position in (start, end) if 0 < position < n]
-        # On one device: bytes are of stages.
-        evaluation = evaluate(
-            problem, contiguous(problem, (0, *inner, n), [0] * (len(inner) + 1), [""] * (len(inner) + 1))
-        )
-        return evaluation.stages[1 if start else 0].peak_bytes
+    needed = cache(partial(needed_bytes, problem))
 
     def sent(position: int, source: int, target: int) -> float:
         return problem.transfer_seconds(source, target, int(problem.value_bytes[position]))

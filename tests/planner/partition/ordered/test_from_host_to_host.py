@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from planner.partition.ordered.segments import Segments
 from planner.partition.problem import PartitionProblem
 from planner.partition.request import Request
 from planner.partition.score import score
-from tests.planner.partition.ordered.chains_on_hosts import random_chain
+from tests.planner.partition.ordered.chains_on_hosts import needed_bytes, random_chain
 from tests.planner.partition.problems import chain, problem
 
 MANY = 1_000_000
@@ -33,18 +33,14 @@ def least_latency(problem: PartitionProblem) -> float:
     exponential in the devices."""
     n, host = problem.num_nodes, hosts_of(problem).host_of_device
 
-    @cache
-    def fits(start: int, end: int, own: int) -> bool:
-        inner = [position for position in (start, end) if 0 < position < n]
-        cut = contiguous(problem, (0, *inner, n), [own] * (len(inner) + 1), [""] * (len(inner) + 1))
-        return evaluate(problem, cut).stages[1 if start else 0].peak_bytes <= problem.device_memory_bytes[own]
+    needed = cache(partial(needed_bytes, problem))
 
     @cache
     def least(start: int, used: int, own: int) -> float:
         """Of the stage on `own` that begins here, and those behind it."""
         best = np.inf
         for end in range(start + 1, n + 1):
-            if not fits(start, end, own):
+            if needed(start, end) > problem.device_memory_bytes[own]:
                 continue
             took = float(problem.compute_seconds[own, start:end].sum())
             if end == n:
