@@ -4,8 +4,9 @@ Each host runs a window of the order: what comes from before the window or goes 
 all else the host's own. With both ends of a window known a stage's seconds follow from its own two ends, whatever the
 program. So windows are tried in a programme over positions and devices of the host, and which host takes which window
 in one over positions and hosts. Exact for plans that enter a host once, where links between hosts are alike; a host
-may also be entered by parts, which then count as hosts of their own. And one host may run both ends of the order, with
-windows of others between: so what skips the middle of a U-Net stays on its host.
+may also be entered by parts, which then count as hosts of their own. And a host may run both ends of the order, another
+one both ends of what is left, and so on, with windows of others in the middle: so what skips the middle of a U-Net
+stays on its host, level by level.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from planner.partition.ordered.hosts import Hosts, hosts_of
 from planner.partition.ordered.positions import allowed_positions, few_positions, near_positions
 from planner.partition.ordered.program_pass import evaluate_layout
 from planner.partition.ordered.window_loads import (
+    NOT_A_BORDER,
     WindowLoads,
     Windows,
     longest_stage,
     much_skips_the_middle,
+    pairs_skipped,
     window_loads,
 )
 from planner.partition.problem import Integers, PartitionProblem
@@ -41,7 +44,7 @@ _MAX_STATES, _MAX_HOST_STATES = 256, 2_000
 # How many times a host may be entered, in turn.
 _PARTS = (1, 2)
 # Bisection ends where the value is known to such a share: less than a cut that moves by one node changes.
-_ENOUGH = 2e-4
+_ENOUGH, _ROUGHLY = 2e-4, 0.5
 
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
 # (index of its first position, host, kind)
@@ -61,8 +64,8 @@ def over_windows(problem: PartitionProblem, limit: float = np.inf, *, both_ends:
     borders = positions
     for _ in range(2):
         better = None
-        for trials in _all_trials(problem, hosts, positions, borders, high, both_ends=both_ends):
-            layout = _least(problem, trials, high)
+        for trials, enough in _all_trials(problem, hosts, positions, borders, high, both_ends=both_ends):
+            layout = _least(problem, trials, high / (1 + _ENOUGH), enough)
             if layout is not None:
                 better, high = layout, evaluate_layout(problem, *layout).bottleneck_seconds
         if better is None:
@@ -94,7 +97,8 @@ def _fine_positions(
 
 def _all_trials(
     problem: PartitionProblem, hosts: Hosts, positions: Integers, borders: Integers, limit: float, *, both_ends: bool
-) -> Iterator[_Windows]:
+) -> Iterator[tuple[_Windows, float]]:
+    """With how well each is to be known."""
     groups = hosts.groups()
     counts = np.array([hosts.composition(group[0]) for group in groups], dtype=np.int64)
     tables = None
@@ -104,16 +108,17 @@ def _all_trials(
         if not few or (counts % parts).any():
             continue
         tables = tables or window_loads(problem, hosts, groups, positions, borders, limit)
-        yield _Windows(tables, counts // parts, num_hosts, parts)
+        windows = _Windows(tables, counts // parts, num_hosts, parts)
         if both_ends and parts == 1 and much_skips_the_middle(problem, positions):
-            around = [_WindowsBetween(problem, tables, counts, num_hosts, group) for group in range(len(groups))]
-            # The quickest host first: the others then only have to be shown to be no better.
-            yield from sorted(around, key=lambda one: one.host_seconds)
+            # A first limit; mostly hosts around others then undercut what windows can do at best.
+            yield windows, _ROUGHLY
+            yield _WindowsAround(problem, tables, counts, num_hosts), _ENOUGH
+        yield windows, _ENOUGH
 
 
-def _least(problem: PartitionProblem, trials: _Windows, high: float) -> Layout | None:
+def _least(problem: PartitionProblem, trials: _Windows, high: float, enough: float) -> Layout | None:
     best, limit, low = None, high, 0.0
-    while high > low * (1 + _ENOUGH) or best is None:
+    while high > low * (1 + enough) or best is None:
         layout = trials.layout(limit)
         if layout is not None:
             best, high = layout, min(limit, evaluate_layout(problem, *layout).bottleneck_seconds)
@@ -171,16 +176,22 @@ class _Windows:
         from planner.partition.ordered.windows_kernel import cover
 
         stage_into = np.empty((self._num_states, self._size), dtype=np.int64)
-        host_stride = np.concatenate([[1], np.cumprod(self._num_hosts + 1)[:-1]])
         stages: list[_Stage] = []
         while end > start:
             group, first = divmod(int(into[state, end]), self._size)
             used = cover(windows, group, limit, first, end, stage_into)
-            visit = int(state // host_stride[group] % (self._num_hosts[group] + 1)) - 1
-            host = self._tables.groups[group][visit // self._parts]
+            host = self._tables.groups[group][(self._used(state, group) - 1) // self._parts]
             stages = [*self._stages(stage_into, used, group, host, first, end), *stages]
-            state, end = state - int(host_stride[group]), first
+            state, end = state - self._stride(group), first
         return stages
+
+    def _stride(self, group: int) -> int:
+        """By how much a state is more for each host of the group that is used."""
+        return int(np.prod(self._num_hosts[:group] + 1))
+
+    def _used(self, state: int, group: int) -> int:
+        """Hosts of the group."""
+        return int(state // self._stride(group) % (self._num_hosts[group] + 1))
 
     def _stages(self, stage_into: Integers, used: int, group: int, host: int, start: int, end: int) -> list[_Stage]:
         stride = np.concatenate([[1], np.cumprod(self._counts[group] + 1)[:-1]])
@@ -197,37 +208,56 @@ class _Windows:
         return (*boundaries, int(self._tables.positions[-1])), tuple(next(left[host][kind]) for _, host, kind in stages)
 
 
-class _WindowsBetween(_Windows):
-    """The last host of the group `around` runs both ends of the order, and others windows between them."""
+class _WindowsAround(_Windows):
+    """Hosts around others: each runs both ends of what is left of the order, the last of them windows of the rest."""
 
-    def __init__(
-        self, problem: PartitionProblem, tables: WindowLoads, counts: Integers, num_hosts: Integers, around: int
-    ) -> None:
-        super().__init__(tables, counts, num_hosts - (np.arange(num_hosts.size) == around), 1)
-        self._around = around
-        share = np.zeros((self._size, self._size))
-        for members in tables.hosts.members[tables.groups[around][0]]:
-            if members:
-                before = problem.compute_before[members[0]][tables.positions]
-                share += len(members) / np.maximum(before[:, None] + before[-1] - before[None, :], 1e-300)
-        # [middle, behind]: what both ends take by compute alone, all its devices as busy.
-        self._least_seconds = 1 / share
-        self.host_seconds = float(self._least_seconds[0, 0])
+    def __init__(self, problem: PartitionProblem, tables: WindowLoads, counts: Integers, num_hosts: Integers) -> None:
+        super().__init__(tables, counts, num_hosts, 1)
+        self._pairs = pairs_skipped(problem, tables.positions, np.flatnonzero(tables.border != NOT_A_BORDER))
+        first, last = self._pairs.T
+        share = np.zeros((len(tables.groups), first.size, first.size))
+        for group, hosts in enumerate(tables.groups):
+            for members in tables.hosts.members[hosts[0]]:
+                if members:
+                    before = problem.compute_before[members[0]][tables.positions]
+                    between = before[last] - before[first]
+                    share[group] += len(members) / np.maximum(between[:, None] - between[None, :], 1e-300)
+        inside = (first[:, None] < first[None, :]) & (last[:, None] > last[None, :])
+        # [group, outer pair, inner pair]: what is between them takes by compute alone, all devices of a host as busy.
+        self._least_seconds = np.where(inside, 1 / share, np.inf)
 
     def layout(self, limit: float) -> Layout | None:
-        from planner.partition.ordered.windows_kernel import NOT_REACHED, hosts_between
+        from planner.partition.ordered.windows_kernel import NOT_REACHED, hosts_around
 
-        limit, around = min(limit, np.finfo(np.float64).max), self._around
+        limit = min(limit, np.finfo(np.float64).max)
         windows, (stage_into, covered, into) = self._within(limit), self._blank()
-        may_be_middle = self._least_seconds <= limit
-        first, last, state, used = hosts_between(
-            windows, self._tables.reads, around, may_be_middle, limit, stage_into, covered, into
-        )
-        if state == NOT_REACHED:
+        around = np.empty((into.shape[0], len(self._pairs)), dtype=np.int64)
+        pair, state, inside = hosts_around(
+            windows, self._tables.reads, self._pairs, self._least_seconds <= limit, limit,
+            stage_into, covered, around, into,
+        )  # fmt: skip
+        if pair == NOT_REACHED:
             return None
-        inside = self._stages_of_hosts(windows, into, state, first, last, limit)
-        # What ends at the first of the two stands at the last, where its host goes on.
-        ends = self._stages(stage_into, used, around, self._tables.groups[around][-1], 0, self._size - 1)
-        return self._as_layout(
-            [*(stage for stage in ends if stage[0] < first), *inside, *(stage for stage in ends if stage[0] >= last)]
-        )
+        first, last = self._pairs[pair].tolist()
+        stages = self._stages_of_hosts(windows, into, inside, first, last, limit)
+        return self._as_layout(self._with_stages_around(stages, windows, around, pair, state, inside, limit))
+
+    def _with_stages_around(
+        self, stages: list[_Stage], windows: Windows, around: Integers, pair: int, state: int, inside: int, limit: float
+    ) -> list[_Stage]:
+        from planner.partition.ordered.windows_kernel import cover_around
+
+        stage_into = np.empty((self._num_states, self._size), dtype=np.int64)
+        while pair:
+            group, outer = divmod(int(around[state, pair]), len(self._pairs))
+            (start, end), (middle, behind) = self._pairs[outer].tolist(), self._pairs[pair].tolist()
+            used = cover_around(windows, self._tables.reads, group, limit, start, middle, behind, end, stage_into)
+            # Hosts of the group that run windows inside come before those around them.
+            visit = self._used(inside, group) + self._used(state, group) - 1
+            host = self._tables.groups[group][visit]
+            ends = self._stages(stage_into, used, group, host, start, end)
+            # What ends at `middle` stands at `behind`, where its host goes on.
+            before = [stage for stage in ends if stage[0] < middle]
+            stages = [*before, *stages, *ends[len(before) :]]
+            state, pair = state - self._stride(group), outer
+        return stages

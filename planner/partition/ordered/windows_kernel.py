@@ -9,7 +9,7 @@ from planner.partition.ordered.window_loads import NOT_A_BORDER, Reads, Windows
 from planner.partition.placement.compiled import compiled
 from planner.partition.problem import Booleans, Floats, Integers
 
-NOT_REACHED, NOT_TRIED = -1, -2
+NOT_REACHED, NOT_TRIED, FEWER_DO = -1, -2, -3
 
 
 @compiled
@@ -147,51 +147,49 @@ def host_into(windows: Windows, limit: float, stage_into: Integers, covered: Int
 
 
 @compiled
-def cover_ends(
-    windows: Windows, reads: Reads, group: int, limit: float, middle: int, behind: int, stage_into: Integers
-) -> int:
-    """As `cover`, of all before the position `middle` and all from `behind` on: elsewhere is what is between.
+def cover_around(
+    windows: Windows, reads: Reads, group: int, limit: float,
+    start: int, middle: int, behind: int, end: int, stage_into: Integers,
+) -> int:  # fmt: skip
+    """As `cover`, of all from `start` to `middle` and all from `behind` to `end`: elsewhere is what is between.
 
     What ends at `middle` stands at `behind` in `stage_into`.
     """
     loads, counts, links = windows.loads[group], windows.counts[group], windows.links[group]
     furthest = windows.furthest[group]
+    before_start = windows.entering[windows.border[start]]
     before_middle = windows.entering[windows.border[middle]]
     before_behind = windows.entering[windows.border[behind]]
-    size, stride_of_kind, num_states = loads.shape[1], strides(counts), 1
+    leaving = windows.leaving[windows.border[end]]
+    stride_of_kind, num_states = strides(counts), 1
     for count in counts:
         num_states *= count + 1
-    # By position: bytes made before it that are read in the middle.
-    to_middle, counted = np.zeros(size), False
-    for read in range(reads.maker.size):
-        maker, reader = reads.maker[read], reads.reader[read]
-        counted = counted and not reads.is_first[read]
-        if maker < middle and middle <= reader < behind and not counted:
-            to_middle[maker + 1] += reads.sizes[read]
-            counted = True
-    to_middle = np.cumsum(to_middle)
-    stage_into[:num_states] = NOT_REACHED
-    stage_into[0, 0] = 0
+    size = loads.shape[1]
+    sent = _sent_elsewhere(reads, start, middle, behind, end)
     for state in range(num_states):
-        if stage_into[state, size - 1] != NOT_REACHED:
+        for position in range(start, end + 1):
+            stage_into[state, position] = NOT_REACHED
+    stage_into[0, start] = 0
+    for state in range(num_states):
+        if stage_into[state, end] != NOT_REACHED:
             return state
         for kind in range(counts.size):
             stride = stride_of_kind[kind]
             if state // stride % (counts[kind] + 1) == counts[kind]:
                 continue
-            for first in range(size - 1):
+            for first in range(start, end):
                 if stage_into[state, first] == NOT_REACHED:
                     continue
-                end = middle if first < middle else size - 1
-                for last in range(first + 1, min(end, furthest[kind, first]) + 1):
+                ends = middle if first < middle else end
+                for last in range(first + 1, min(ends, furthest[kind, first]) + 1):
                     length = last - first - 1
-                    load = loads[kind, first, length]
                     if first < middle:
-                        far = to_middle[last] - to_middle[first]
-                        load += (far > 0) * links[2] + links[3] * far
+                        into, out = before_start[first, length], sent[last] - sent[first]
                     else:
-                        far = before_behind[first, length] - before_middle[first, length]
-                        load += (far > 0) * links[0] + links[1] * far
+                        into = before_behind[first, length] - before_middle[first, length] + before_start[first, length]
+                        out = leaving[first, length]
+                    load = loads[kind, first, length]
+                    load += (into > 0) * links[0] + links[1] * into + (out > 0) * links[2] + links[3] * out
                     at = behind if last == middle else last
                     if load <= limit and stage_into[state + stride, at] == NOT_REACHED:
                         stage_into[state + stride, at] = kind * size + first
@@ -199,27 +197,84 @@ def cover_ends(
 
 
 @compiled
-def hosts_between(
-    windows: Windows, reads: Reads, around: int, may_be_middle: Booleans, limit: float,
-    stage_into: Integers, covered: Integers, into: Integers,
-) -> tuple[int, int, int, int]:  # fmt: skip
-    """The first middle, from a position to the one behind it, the state of the hosts that have run it, and that of a
-    host of the group `around` that has run the rest; NOT_REACHED if there is none. `may_be_middle` [first, last].
+def _sent_elsewhere(reads: Reads, start: int, middle: int, behind: int, end: int) -> Floats:
+    """By position up to `middle`: bytes made from `start` to it that are read from `middle` to `behind`, or from `end`
+    on."""
+    sent, counted = np.zeros(middle + 1), False
+    for read in range(reads.maker.size):
+        maker, reader = reads.maker[read], reads.reader[read]
+        counted = counted and not reads.is_first[read]
+        if start <= maker < middle and (middle <= reader < behind or reader >= end) and not counted:
+            sent[maker + 1] += reads.sizes[read]
+            counted = True
+    return np.cumsum(sent)
 
-    Leaves `into` and `stage_into` as `host_into` and `cover_ends` do.
+
+@compiled
+def hosts_around(
+    windows: Windows, reads: Reads, pairs: Integers, may_cover: Booleans, limit: float,
+    stage_into: Integers, covered: Integers, around: Integers, into: Integers,
+) -> tuple[int, int, int]:  # fmt: skip
+    """The first pair of positions, the state (how many hosts of each group are used) of those that have run all around
+    it, and that of those that have run what is between; NOT_REACHED if there is none.
+
+    `pairs` [pair, 2]: see `pairs_skipped`. `may_cover` [group, outer, inner]: whether a host may be quick enough for
+    what is between two pairs. Fills `around` [state, pair]: group times the number of pairs plus the next pair outside.
+    Leaves `into` as `hosts_from` does.
     """
-    size, rest = windows.loads.shape[2], np.zeros(into.shape[0], dtype=np.int64)
-    for middle in range(1, size - 2):
-        if windows.border[middle] == NOT_A_BORDER or not may_be_middle[middle, middle + 1 : size - 1].any():
+    hosts, host_stride, num_states = windows.hosts, strides(windows.hosts), into.shape[0]
+    _reach_pairs(windows, reads, pairs, may_cover, limit, stage_into, around)
+    rest = np.zeros(num_states, dtype=np.int64)
+    for pair in range(1, pairs.shape[0]):
+        first, last = pairs[pair]
+        if around[:, pair].max() < 0:
             continue
-        hosts_from(windows, rest, limit, middle, size - 2, stage_into, covered, into)
-        for behind in range(middle + 1, size - 1):
-            if not may_be_middle[middle, behind]:
+        hosts_from(windows, rest, limit, first, last, stage_into, covered, into)
+        for state in range(num_states):
+            for inside in range(num_states):
+                if around[state, pair] < 0 or into[inside, last] == NOT_REACHED:
+                    continue
+                enough = True
+                for group in range(hosts.size):
+                    digits = hosts[group] + 1
+                    used = state // host_stride[group] % digits + inside // host_stride[group] % digits
+                    enough = enough and used <= hosts[group]
+                if enough:
+                    return pair, state, inside
+    return NOT_REACHED, NOT_REACHED, NOT_REACHED
+
+
+@compiled
+def _reach_pairs(
+    windows: Windows, reads: Reads, pairs: Integers, may_cover: Booleans, limit: float,
+    stage_into: Integers, around: Integers,
+) -> None:  # fmt: skip
+    """Fills `around`: see `hosts_around`. Where fewer hosts reach a pair too, FEWER_DO."""
+    hosts, host_stride, count = windows.hosts, strides(windows.hosts), pairs.shape[0]
+    covered = np.full((hosts.size, count, count), NOT_TRIED)
+    around[:] = NOT_REACHED
+    around[0, 0] = 0
+    for state in range(around.shape[0]):
+        for group in range(hosts.size):
+            if state // host_stride[group] % (hosts[group] + 1):
+                for pair in range(count):
+                    if around[state - host_stride[group], pair] != NOT_REACHED:
+                        around[state, pair] = FEWER_DO
+        for group in range(hosts.size):
+            if state // host_stride[group] % (hosts[group] + 1) == hosts[group]:
                 continue
-            for state in range(1, into.shape[0]):
-                if into[state, behind] != NOT_REACHED:
-                    used = cover_ends(windows, reads, around, limit, middle, behind, stage_into)
-                    if used != NOT_REACHED:
-                        return middle, behind, state, used
-                    break
-    return NOT_REACHED, NOT_REACHED, NOT_REACHED, NOT_REACHED
+            following = around[state + host_stride[group]]
+            for outer in range(count):
+                if around[state, outer] < 0:
+                    continue
+                for inner in range(outer + 1, count):
+                    if not may_cover[group, outer, inner] or following[inner] != NOT_REACHED:
+                        continue
+                    if covered[group, outer, inner] == NOT_TRIED:
+                        start, end = pairs[outer]
+                        middle, behind = pairs[inner]
+                        covered[group, outer, inner] = cover_around(
+                            windows, reads, group, limit, start, middle, behind, end, stage_into
+                        )
+                    if covered[group, outer, inner] != NOT_REACHED:
+                        following[inner] = group * count + outer

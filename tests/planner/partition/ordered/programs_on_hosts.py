@@ -1,4 +1,4 @@
-"""Random programs on two hosts, whose values skip stages."""
+"""Random programs on two or three hosts, whose values skip stages."""
 
 from __future__ import annotations
 
@@ -32,5 +32,28 @@ def random_program(seed: int) -> tuple[PartitionProblem, list[int]]:
         per_byte=per_byte,
         latency=[[cost / 10 for cost in row] for row in per_byte],
         training=Training(microbatches=2, backward_ratio=1.0) if draw.random() < 0.2 else None,
+    )
+    return program, host
+
+
+def random_mirrored_program(seed: int) -> tuple[PartitionProblem, list[int]]:
+    """On three hosts. Beside its neighbour's small value a node of the second half reads a large one of the first."""
+    draw = random.Random(seed)
+    n, host = draw.randint(5, 7), [0, 0, 1, 1, 2]
+    near, far = draw.choice([(0.01, 0.2), (0.02, 0.1)])
+    per_byte = [[near if one == other else far for other in host] for one in host]
+    speeds, seconds = [draw.choice([1.0, 1.5]) for _ in range(3)], [draw.choice([1.0, 1.5, 2.0]) for _ in range(n)]
+    reads = [[node] for node in range(n)]
+    sizes = [1] * (n + 1)
+    for node in range(n // 2):
+        reader = min(n - 1, n - 1 - node + draw.choice([-1, 0, 0, 1, 1]))
+        if reader > node + 1:
+            reads[reader] = sorted({*reads[reader], node + 1})
+            sizes[node + 1] = draw.choice([2, 5, 10])
+    program = problem(
+        compute_seconds=[[speeds[index] * took for took in seconds] for index in host],
+        reads=reads,
+        value_bytes=sizes,
+        per_byte=per_byte,
     )
     return program, host

@@ -1,6 +1,7 @@
-"""Windows on hosts: of plans that enter each host once the best, or that run both ends on one host where much skips
-the middle; for programs whose values skip stages too."""
+"""Windows on hosts: of plans that enter each host once the best, or with hosts around others where much skips the
+middle; for programs whose values skip stages too."""
 
+from collections.abc import Callable
 from itertools import groupby
 
 import numpy as np
@@ -9,13 +10,15 @@ import pytest
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.objective import Objective
 from planner.partition.ordered import host_windows
-from planner.partition.ordered.host_windows import over_windows
+from planner.partition.ordered import window_loads as window_loads_module
+from planner.partition.ordered.host_windows import Layout, over_windows
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.ordered.program_pass import evaluate_layout
 from planner.partition.ordered.window_loads import NOT_A_BORDER, WindowLoads, much_skips_the_middle, window_loads
+from planner.partition.problem import PartitionProblem
 from tests.planner.partition.exact import all_contiguous, fits, least
-from tests.planner.partition.ordered.programs_on_hosts import random_program
+from tests.planner.partition.ordered.programs_on_hosts import random_mirrored_program, random_program
 from tests.planner.partition.problems import problem
 from tests.random_examples import random_seeds
 
@@ -28,9 +31,11 @@ def enters_once(plan: Assignment, host: list[int]) -> bool:
     return len(visits(plan, host)) == len(set(visits(plan, host)))
 
 
-def enters_once_but_for_the_ends(plan: Assignment, host: list[int]) -> bool:
-    inside = visits(plan, host)[1:]
-    return len(inside) == len(set(inside))
+def goes_around(entered: list[int]) -> bool:
+    """Whether each host is entered once, or at both ends of what others run: 0 1 2 1 0."""
+    if len(entered) == len(set(entered)):
+        return True
+    return entered[0] == entered[-1] and entered[0] not in entered[1:-1] and goes_around(entered[1:-1])
 
 
 @pytest.mark.slow
@@ -46,10 +51,26 @@ def test_no_plan_that_enters_each_host_once_is_better(seed: int) -> None:
     if program.training is not None or len(set(host)) == len(host):
         return
     much_skips = much_skips_the_middle(program, allowed_positions(program))
-    enters = enters_once_but_for_the_ends if much_skips else enters_once
-    best = least(program, Objective.THROUGHPUT, [plan for plan in every if enters(plan, host)])
+    if much_skips:
+        reached = [plan for plan in every if goes_around(visits(plan, host))]
+    else:
+        reached = [plan for plan in every if enters_once(plan, host)]
+    best = least(program, Objective.THROUGHPUT, reached)
     if np.isfinite(best):
         assert evaluate_layout(program, *layouts[-1]).bottleneck_seconds <= best * (1 + 1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.fuzz
+@pytest.mark.parametrize("seed", random_seeds(10))
+def test_no_plan_of_hosts_around_others_is_better(seed: int) -> None:
+    program, host = random_mirrored_program(seed)
+    boundaries, devices = over_windows(program)[-1]
+    around = much_skips_the_middle(program, allowed_positions(program))
+    every = all_contiguous(program)
+    reached = [plan for plan in every if (goes_around(visits(plan, host)) if around else enters_once(plan, host))]
+    best = least(program, Objective.THROUGHPUT, reached)
+    assert evaluate_layout(program, boundaries, devices).bottleneck_seconds == pytest.approx(best, rel=1e-3)
 
 
 def test_a_value_that_skips_stages_keeps_them_on_one_host() -> None:
@@ -70,7 +91,7 @@ def test_what_skips_the_middle_stays_on_the_host_of_both_ends() -> None:
     """Two hosts of two: the first node's value is read by the last, and what is between exchanges little."""
     host = [0, 0, 1, 1]
     program = problem(
-        compute_seconds=[[2.0, 2.0, 2.0, 2.0, 2.0]] * 4,
+        compute_seconds=[[4.0, 2.0, 2.0, 2.0, 4.0]] * 4,
         reads=[[0], [0], [2], [3], [4, 1]],
         value_bytes=[1, 20, 1, 1, 1, 1],
         per_byte=[[0.01 if one == other else 0.05 for other in host] for one in host],
@@ -78,6 +99,65 @@ def test_what_skips_the_middle_stays_on_the_host_of_both_ends() -> None:
     boundaries, devices = over_windows(program)[-1]
     plan = contiguous(program, boundaries, devices, [""] * len(devices))
     assert visits(plan, host) in ([0, 1, 0], [1, 0, 1])
+
+
+@pytest.mark.parametrize("few_pairs", [300, 0])
+def test_hosts_run_both_ends_around_one_another(monkeypatch: pytest.MonkeyPatch, few_pairs: int) -> None:
+    """Three hosts of two: the first node's value is read by the last, the third's by the last but one. With
+    `few_pairs` 0 each border has its best two pairs alone."""
+    monkeypatch.setattr(window_loads_module, "_FEW_PAIRS", few_pairs)
+    host = [0, 0, 1, 1, 2, 2]
+    program = problem(
+        compute_seconds=[[2.0, 0.0, 2.0, 0.0, 2.0, 2.0, 2.0]] * 6,
+        reads=[[0], [0], [2], [2], [4], [5, 3], [6, 1]],
+        value_bytes=[1, 20, 1, 20, 1, 1, 1, 1],
+        per_byte=[[0.01 if one == other else 0.1 for other in host] for one in host],
+    )
+    boundaries, devices = over_windows(program)[-1]
+    plan = contiguous(program, boundaries, devices, [""] * len(devices))
+    entered = visits(plan, host)
+    assert len(entered) == 5
+    assert entered == entered[::-1]
+    assert evaluate_layout(program, boundaries, devices).bottleneck_seconds < 3
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("seed", random_seeds(20))
+def test_layouts_are_within_the_limit_that_they_are_found_for(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    program, _ = random_mirrored_program(seed)
+    found_within_their_limits(monkeypatch, program)
+
+
+def test_what_leaves_a_host_for_one_around_it_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three hosts: the last node reads the first's value and the third's, which the last but one reads too."""
+    host = [0, 0, 1, 1, 2, 2]
+    program = problem(
+        compute_seconds=[[2.0, 0.0, 2.0, 0.0, 2.0, 2.0, 0.0]] * 6,
+        reads=[[0], [0], [2], [2], [4], [5, 3], [6, 1, 3]],
+        value_bytes=[1, 20, 1, 15, 1, 1, 1, 1],
+        per_byte=[[0.01 if one == other else 0.1 for other in host] for one in host],
+    )
+    found_within_their_limits(monkeypatch, program)
+
+
+def found_within_their_limits(monkeypatch: pytest.MonkeyPatch, program: PartitionProblem) -> None:
+    found: list[tuple[float, Layout]] = []
+
+    def recorded(layout: Callable[[object, float], Layout | None]) -> Callable[[object, float], Layout | None]:
+        def record(trials: object, limit: float) -> Layout | None:
+            answer = layout(trials, limit)
+            if answer is not None:
+                found.append((limit, answer))
+            return answer
+
+        return record
+
+    for trials in (host_windows._Windows, host_windows._WindowsAround):
+        monkeypatch.setattr(trials, "layout", recorded(trials.layout))  # type: ignore[arg-type]
+    over_windows(program)
+    assert len(found) > 1
+    for limit, layout in found:
+        assert evaluate_layout(program, *layout).bottleneck_seconds <= limit * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(12))
