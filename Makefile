@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 # requirements/LOCK.txt is what gets installed: locked, or floor.
 LOCK ?= locked
-# Test processes at once: one more than cores, since tests wait for processes of their own.
-JOBS ?= 3
+# Test processes at once: two more than two cores, since tests wait for processes of their own, and for time to pass.
+JOBS ?= 4
 # What waits for nothing: as many as cores.
 FAST_JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 SUITE = pytest -n $(JOBS) -p no:randomly --durations 20 --durations-min 1

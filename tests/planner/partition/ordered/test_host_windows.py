@@ -123,9 +123,9 @@ def test_hosts_run_both_ends_around_one_another(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", random_seeds(20))
-def test_layouts_are_within_the_limit_that_they_are_found_for(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_layouts_are_within_the_limit_asked_for(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     program, _ = random_mirrored_program(seed)
-    found_within_their_limits(monkeypatch, program)
+    all_are_within_their_limits(monkeypatch, program)
 
 
 def test_what_leaves_a_host_for_one_around_it_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,17 +137,17 @@ def test_what_leaves_a_host_for_one_around_it_is_counted(monkeypatch: pytest.Mon
         value_bytes=[1, 20, 1, 15, 1, 1, 1, 1],
         per_byte=[[0.01 if one == other else 0.1 for other in host] for one in host],
     )
-    found_within_their_limits(monkeypatch, program)
+    all_are_within_their_limits(monkeypatch, program)
 
 
-def found_within_their_limits(monkeypatch: pytest.MonkeyPatch, program: PartitionProblem) -> None:
-    found: list[tuple[float, Layout]] = []
+def all_are_within_their_limits(monkeypatch: pytest.MonkeyPatch, program: PartitionProblem) -> None:
+    layouts: list[tuple[float, Layout]] = []
 
     def recorded(layout: Callable[[object, float], Layout | None]) -> Callable[[object, float], Layout | None]:
         def record(trials: object, limit: float) -> Layout | None:
             answer = layout(trials, limit)
             if answer is not None:
-                found.append((limit, answer))
+                layouts.append((limit, answer))
             return answer
 
         return record
@@ -155,8 +155,8 @@ def found_within_their_limits(monkeypatch: pytest.MonkeyPatch, program: Partitio
     for trials in (host_windows._Windows, host_windows._WindowsAround):
         monkeypatch.setattr(trials, "layout", recorded(trials.layout))  # type: ignore[arg-type]
     over_windows(program)
-    assert len(found) > 1
-    for limit, layout in found:
+    assert len(layouts) > 1
+    for limit, layout in layouts:
         assert evaluate_layout(program, *layout).bottleneck_seconds <= limit * (1 + 1e-9)
 
 
