@@ -21,7 +21,8 @@ import numpy as np
 from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.bounds.large_values import large_values_bound
-from planner.partition.bounds.latency import block_bound, path_bound, serial_bound
+from planner.partition.bounds.latency import block_bound, path_bound
+from planner.partition.bounds.serial_latency import serial_bound
 from planner.partition.bounds.step_time import fill_bound
 from planner.partition.bounds.transfers import transfer_bound
 from planner.partition.bounds.work import largest_bundle_bound, memory_bound, work_bound

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import cache
 from itertools import permutations, product
 
 import numpy as np
@@ -80,6 +81,53 @@ def fork_on_many_devices(rng: np.random.Generator) -> tuple[PartitionProblem, fl
         per_byte=float(rng.choice([0.0, 0.1, 0.7])),
     )
     return problem, float(seconds.sum() * min(speeds))
+
+
+def forks_in_a_row(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
+    """Two to four forks, of two or three branches each, on devices of two speeds; messages cost nothing. And what a
+    lone batch takes at best, each branch beside others of its fork, or before or behind them."""
+    num_forks, counts = int(rng.integers(2, 5)), [int(count) for count in rng.integers(2, 6, 2)]
+    nodes = [float(seconds) for seconds in rng.integers(0, 3, num_forks + 1)]
+    forks = [[float(seconds) for seconds in rng.integers(2, 9, rng.integers(2, 4))] for _ in range(num_forks)]
+    speeds = 1.0, float(rng.choice([1.25, 2.0]))
+    reads, seconds = [[0]], nodes[:1]
+    for branches, node in zip(forks, nodes[1:], strict=True):
+        first = len(reads)
+        reads += [[first]] * len(branches)
+        reads.append(list(range(first + 1, len(reads) + 1)))
+        seconds += [*branches, node]
+    problem = problem_of(
+        compute_seconds=[
+            [speed * one for one in seconds] for speed, count in zip(speeds, counts, strict=True) for _ in range(count)
+        ],
+        reads=reads,
+        value_bytes=[0] * (len(reads) + 1),
+        returned=(len(reads),),
+    )
+
+    @cache
+    def least(fork: int, outside: float, left: tuple[int, ...]) -> float:
+        """From a fork on, `outside` being what its device has to run before it, with so many devices of each speed."""
+        ends = [(speed * outside, one) for one, speed in enumerate(speeds) if left[one]]
+        if fork == num_forks:
+            return min((taken for taken, _ in ends), default=np.inf)
+        branches, node = forks[fork], nodes[fork + 1]
+        best = least(fork + 1, outside + sum(branches) + node, left)
+        for places in product(("before", "behind", 0, 1, 2), repeat=len(branches)):
+            own = [sum(one for one, at in zip(branches, places, strict=True) if at == stage) for stage in range(3)]
+            own = [one for one in own if one]
+            before, behind = (
+                sum(one for one, at in zip(branches, places, strict=True) if at == end) for end in ("before", "behind")
+            )
+            for kinds in product(range(2), repeat=len(own) + 1):
+                rest = tuple(count - kinds.count(one) for one, count in enumerate(left))
+                if own and min(rest) >= 0:
+                    beside = max(speeds[kind] * one for kind, one in zip(kinds[1:], own, strict=True))
+                    taken = speeds[kinds[0]] * (outside + before) + beside
+                    best = min(best, taken + least(fork + 1, behind + node, rest))
+        return best
+
+    return problem, least(0, nodes[0], tuple(counts))
 
 
 def stages_in_order(bundles: Bundles, most: int) -> Iterator[tuple[int, ...]]:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from planner.errors import Infeasible
 from planner.partition.bounds.fewer_nodes import without_nodes
 from planner.partition.bounds.large_values import large_values_bound, least_exchanged
-from planner.partition.bounds.latency import block_bound, path_bound, serial_bound
+from planner.partition.bounds.latency import block_bound, path_bound
+from planner.partition.bounds.serial_latency import serial_bound
 from planner.partition.bounds.transfers import transfer_bound
 from planner.partition.bounds.work import largest_bundle_bound, memory_bound, work_bound
 from planner.partition.evaluate import evaluate
@@ -36,6 +37,7 @@ from tests.planner.partition.bounds.forks import (
     devices_told_apart,
     fork_on_many_devices,
     forks_and_joins,
+    forks_in_a_row,
     schedules,
     stages_in_order,
 )
@@ -459,6 +461,18 @@ def test_stages_that_wait_for_all_they_read_bound_every_fork_on_four_devices_or_
         assert assignment.lower_bound_seconds == pytest.approx(best), seed
         parted += best < quickest * (1 - 1e-9)
     assert parted >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.fuzz
+def test_forks_in_a_row_share_the_speed_of_all_devices() -> None:
+    close = 0
+    for seed in random_seeds(24):
+        problem, best = forks_in_a_row(np.random.default_rng(seed))
+        bound = serial_bound(problem, bundles_of(problem))
+        assert bound <= best * (1 + 1e-9), seed
+        close += bound >= 0.9 * best
+    assert close >= 12
 
 
 def test_work_between_two_nodes_is_spread_or_runs_in_turn() -> None:
