@@ -6,23 +6,21 @@ by side: the batch goes through any of these, the longest too, and is sent befor
 other block, or they would wait for themselves; and what is before, between and behind blocks that are parted runs on
 devices of its own.
 
-Devices can be counted by number or by speed, and the better bound counts. By number: of a block with m stages of its
-own, on devices as fast together as s of the fastest, at most 1 - 1/s of the work is spared, and one device more than
-blocks are parted runs what is outside them; either one of these is among the fastest, or all that is outside runs
-slower. By speed: all devices together are as fast as so many of the fastest, and each use of a device takes its share
-of that. At any price for speed, the cheapest choice of blocks to part and of speeds, less the price of all there is,
-bounds the batch's time (a Lagrangian relaxation); the best price is searched for.
+Two bounds follow, and the better one counts. By number: of a block with m stages of its own, on devices as fast
+together as s of the fastest, at most 1 - 1/s of the work is spared, and one device more than blocks are parted runs
+what is outside them; either one of these is among the fastest, or all that is outside runs slower. By prices of
+devices, so that each serves once: `priced_blocks`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from planner.partition.arcs import topological_order
 from planner.partition.bounds.longest_path import between_path_nodes, longest_path, message_seconds, neighbours
+from planner.partition.bounds.priced_blocks import Blocks, priced_bound
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 
@@ -30,10 +28,6 @@ from planner.partition.program_orders import Bundles
 _SPANS = (4, 8, 16, 32, 64, 128, 512)
 # So many stages side by side, or more, are taken to spare all of a block's work: each count is tried for each block.
 _MANY = 16
-# Blocks that may be parted by speed; of others what is beside the path is not counted.
-_MAX_BLOCKS = 256
-# Golden section: the price is known to 1 %, and the bound, which is flat there, far better.
-_PRICES = 16
 _MARGIN = 1 - 1e-9
 
 
@@ -53,7 +47,7 @@ def serial_bound(problem: PartitionProblem, bundles: Bundles, num_stages: int = 
     most_stages = min(problem.num_devices, num_stages or problem.num_devices)
     longest = float(path_seconds.sum())
     slowness = _slowness(problem.compute_seconds, fastest)
-    bounds = [longest]
+    bounds, several = [longest], []
     for span in _SPANS:
         near = beside[last[beside] - first[beside] <= span]
         if near.size:
@@ -61,22 +55,8 @@ def serial_bound(problem: PartitionProblem, bundles: Bundles, num_stages: int = 
             in_turn = longest + float(blocks.beside.sum())
             spared = in_turn - _spared(blocks, most_stages, slowness)
             bounds.append(min(spared, _slower(blocks, in_turn, most_stages, slowness)))
-            largest = _largest_blocks(blocks)
-            in_turn = longest + float(largest.beside.sum())
-            bounds.append(_by_speed(largest, in_turn, slowness[:most_stages]))
-    return max(bounds) * _MARGIN
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Blocks:
-    """Stretches of the path between nodes that no bundle beside the path runs past. Seconds of each block: of all
-    `before` it in turn, of bundles `beside` the path, of these and the path's own `within`, and of the least `message`
-    inside."""
-
-    before: Floats
-    beside: Floats
-    within: Floats
-    message: Floats
+            several.append(blocks)
+    return max(*bounds, priced_bound(several, longest, slowness[:most_stages])) * _MARGIN
 
 
 def _blocks(
@@ -87,7 +67,7 @@ def _blocks(
     seconds: Floats,
     first: Integers,
     last: Integers,
-) -> _Blocks:
+) -> Blocks:
     """Of the bundles `near`, each between its places on the path. Others lie in some block or in none: their messages
     count for each."""
     size = int(last.max()) + 1
@@ -103,12 +83,21 @@ def _blocks(
     elsewhere[near], elsewhere[path] = False, False
     least = np.minimum.reduceat(message[path][: ends[-1]], starts)
     np.minimum.at(least, block, message[near])
-    return _Blocks(
+    return Blocks(
         before=before[starts + 1] + np.concatenate([[0.0], np.cumsum(beside)[:-1]]),
         beside=beside,
         within=beside + before[ends[1:]] - before[starts + 1],
         message=np.minimum(least, message[elsewhere].min(initial=np.inf)),
+        bundles=tuple(
+            np.append(own, path_seconds[start + 1 : end])
+            for own, start, end in zip(_by_block(seconds, block, count), starts, ends[1:], strict=True)
+        ),
     )
+
+
+def _by_block(seconds: Floats, block: Integers, count: int) -> list[Floats]:
+    order = np.argsort(block, kind="stable")
+    return np.split(seconds[order], np.searchsorted(block[order], np.arange(1, count)))
 
 
 def _slowness(compute_seconds: Floats, fastest: Floats) -> Floats:
@@ -118,7 +107,7 @@ def _slowness(compute_seconds: Floats, fastest: Floats) -> Floats:
     return np.sort(np.where(np.isfinite(least), least, 1.0))
 
 
-def _spared(blocks: _Blocks, most_stages: int, slowness: Floats) -> float:
+def _spared(blocks: Blocks, most_stages: int, slowness: Floats) -> float:
     """Seconds that blocks with stages of their own take off the path at most, where a stage outside has one of the
     fastest devices: one stage for each behind it, and at least two side by side. O(stages^2) once the largest blocks
     are known."""
@@ -138,7 +127,7 @@ def _spared(blocks: _Blocks, most_stages: int, slowness: Floats) -> float:
     return float(spared.max())
 
 
-def _slower(blocks: _Blocks, in_turn: float, most_stages: int, slowness: Floats) -> float:
+def _slower(blocks: Blocks, in_turn: float, most_stages: int, slowness: Floats) -> float:
     """Seconds where no stage outside the parted blocks has one of the fastest devices."""
     slower = slowness[slowness > slowness[0] * (1 + 1e-9)]
     if not slower.size:
@@ -157,53 +146,3 @@ def _largest(each: Floats, most: int) -> Integers:
     if each.shape[0] <= most or not each.size:
         return np.arange(each.shape[0] if each.size else 0)
     return np.unique(np.argpartition(-each, most - 1, axis=0)[:most])
-
-
-def _largest_blocks(blocks: _Blocks) -> _Blocks:
-    """Those with something beside the path, but for what is too many; of the rest nothing beside it counts."""
-    order = np.argsort(-blocks.beside, kind="stable")[:_MAX_BLOCKS]
-    kept = np.sort(order[blocks.beside[order] > 0])
-    left = blocks.beside.copy()
-    left[kept] = 0.0
-    before = blocks.before - np.concatenate([[0.0], np.cumsum(left)[:-1]])
-    return _Blocks(
-        before=before[kept], beside=blocks.beside[kept], within=blocks.within[kept], message=blocks.message[kept]
-    )
-
-
-def _by_speed(blocks: _Blocks, in_turn: float, slowness: Floats) -> float:
-    """Seconds where the stages beside one another, and those outside, share the devices' speed."""
-    if not blocks.within.size:
-        return in_turn
-    section, low, high = (math.sqrt(5) - 1) / 2, 0.0, float(blocks.within.max())
-    bounds = []
-    for _ in range(_PRICES):
-        lower, higher = high - section * (high - low), low + section * (high - low)
-        pair = [_at_price(price, blocks, in_turn, slowness) for price in (lower, higher)]
-        low, high = (lower, high) if pair[0] < pair[1] else (low, higher)
-        bounds += pair
-    return max(bounds)
-
-
-def _at_price(price: float, blocks: _Blocks, in_turn: float, slowness: Floats) -> float:
-    """Seconds at least, at so many seconds for the speed of one of the fastest devices. O(blocks^2 x kinds).
-
-    A stage outside runs on a device of one kind. A parted block has stages as fast as one device, or it gains nothing:
-    all that is inside takes its share, what the path has there runs in turn, and messages come before and behind it.
-    """
-    speeds = np.unique(1 / slowness)
-    along = blocks.within - blocks.beside
-    fastest = np.full(along.size, np.inf)
-    np.divide(blocks.within, along - blocks.message, out=fastest, where=along > blocks.message)
-    speed = np.maximum(1.0, np.minimum(np.sqrt(blocks.within / price), fastest))
-    parted = np.maximum(blocks.within / speed + 2 * blocks.message, along + blocks.message) + price * speed
-    parted = np.minimum(parted, blocks.within + 2 * blocks.message + price * speeds[0])
-    ends, begins = blocks.before + blocks.within, np.append(blocks.before, in_turn)
-    # Until a block begins, those before it parted or not; what is outside begins at 0 or where a parted block ends.
-    until, outside_from = np.empty(begins.size), np.concatenate([[0.0], ends])
-    behind = np.zeros(begins.size)
-    for block, begin in enumerate(begins.tolist()):
-        outside = (begin - outside_from[: block + 1])[:, None] / speeds + price * speeds
-        until[block] = (behind[: block + 1] + outside.min(axis=1)).min()
-        behind[block + 1 : block + 2] = until[block] + parted[block : block + 1]
-    return float(until[-1] - price * (1 / slowness).sum())

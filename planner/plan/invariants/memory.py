@@ -115,7 +115,7 @@ class _Recount:
         if self._training is not None or len(stage.device_ids) == 1:
             return 0
         inputs = entering if stage.index == 0 else ()
-        outputs = self._returned - self._history.given_tokens.keys() if stage.index == self._num_stages - 1 else ()
+        outputs = self._returned - set(self._states.values()) if stage.index == self._num_stages - 1 else ()
         size_bytes = sum(self._sizes[value] for value in (*inputs, *outputs))
         return max(self._in_flight, len(stage.device_ids)) * size_bytes
 

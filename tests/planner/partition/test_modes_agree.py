@@ -227,6 +227,16 @@ def test_the_verifier_takes_every_plan_of_every_mode(mode: str) -> None:
     assert planned
 
 
+def test_copies_hand_on_an_input_that_is_returned() -> None:
+    """The program writes into its first input, and returns it."""
+    options = PlanOptions(mode=SingleMode(), objective=Objective.THROUGHPUT, saturate_host=True)
+    graph = program(2611273000007)
+    [output] = graph.outputs
+    assert output.content == graph.inputs[0].content
+    [stage] = make_plan(graph, "id", INVENTORY, options).stages
+    assert len(stage.device_ids) > 1
+
+
 def combinations_for(mode: str, seed: int) -> list[PlanOptions]:
     """Some of what may be asked of a mode; all of it over so many seeds."""
     modes = [one for one in modes_for(program(seed)) if one.name == mode]

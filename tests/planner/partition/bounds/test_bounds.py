@@ -465,14 +465,14 @@ def test_stages_that_wait_for_all_they_read_bound_every_fork_on_four_devices_or_
 
 @pytest.mark.slow
 @pytest.mark.fuzz
-def test_forks_in_a_row_share_the_speed_of_all_devices() -> None:
+def test_forks_in_a_row_share_the_devices() -> None:
     close = 0
     for seed in random_seeds(24):
         problem, best = forks_in_a_row(np.random.default_rng(seed))
         bound = serial_bound(problem, bundles_of(problem))
         assert bound <= best * (1 + 1e-9), seed
-        close += bound >= 0.9 * best
-    assert close >= 12
+        close += bound >= 0.95 * best
+    assert close >= 10
 
 
 def test_work_between_two_nodes_is_spread_or_runs_in_turn() -> None:
