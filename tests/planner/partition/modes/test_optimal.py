@@ -251,8 +251,9 @@ def test_blocks_are_parted_as_far_as_devices_go(devices: int, blocks: int) -> No
     assignment = optimal(problem, asked(Objective.LATENCY))
     expected = 26.0 - blocks * (0.5 - 0.2)
     assert value_of(problem, assignment, Objective.LATENCY) == pytest.approx(expected)
-    # The bound pays one message for what the path runs past.
-    assert assignment.lower_bound_seconds == pytest.approx(expected - blocks * 0.1)
+    # The bound pays one message, of two, for what the path runs past.
+    assert assignment.lower_bound_seconds is not None
+    assert expected - (blocks + 1e-5) * 0.1 <= assignment.lower_bound_seconds <= expected
 
 
 def branches_between(seconds: list[float], speeds: list[float], **more: object) -> PartitionProblem:
