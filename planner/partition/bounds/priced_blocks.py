@@ -108,6 +108,8 @@ def _largest(blocks: Blocks) -> Blocks:
 
 
 class _PricedBlocks:
+    """`speeds` of the kinds of devices, ascending to 1, and `counts` of devices; `in_turn`: seconds of all on one."""
+
     def __init__(self, blocks: Blocks, in_turn: float, slowness: Floats) -> None:
         self._blocks, self.in_turn, self.longest_block = blocks, in_turn, float(blocks.within.max())
         speeds, counts = np.unique(1 / slowness, return_counts=True)
@@ -146,9 +148,37 @@ class _PricedBlocks:
         times = np.unique(np.outer(1 / self.speeds, sums[sums > 0]))
         times = times[times <= within]
         runs = [sums[np.searchsorted(sums, times * speed * (1 + _SAME), side="right") - 1] for speed in self.speeds]
-        return times * (1 - 2 * _SAME), np.array(runs)
+        # Each sum may have moved a little for each bundle.
+        return times * (1 - _MAX_SUMS * _SAME), np.array(runs)
 
     def at(self, prices: Floats) -> _Prices:
+        """Seconds for a device, by kind. O(blocks^2 x kinds)."""
+        parted, kind, devices = self._parted(prices)
+        outside = self._outside[:, :, None] / self.speeds + prices
+        outside_kind, outside = outside.argmin(axis=2), outside.min(axis=2)
+        num_blocks = parted.size
+        until, come_from = 0.0, np.empty(num_blocks + 1, dtype=np.int64)
+        # From 0, or from where a parted block ends.
+        behind = np.zeros(num_blocks + 1)
+        for block in range(num_blocks + 1):
+            through = behind[: block + 1] + outside[block, : block + 1]
+            come_from[block] = through.argmin()
+            until = float(through[come_from[block]])
+            behind[block + 1 : block + 2] = until + parted[block : block + 1]
+        used, block = np.zeros(self.speeds.size), num_blocks
+        used[outside_kind[block, come_from[block]]] += 1
+        while come_from[block]:
+            block = int(come_from[block]) - 1
+            used[kind[block]] += devices[block]
+            used[outside_kind[block, come_from[block]]] += 1
+        return _Prices(until - float(prices @ self.counts), used)
+
+    def _parted(self, prices: Floats) -> tuple[Floats, Integers, Floats]:
+        """By block: seconds with the price of its devices, their kind, and how many.
+
+        Devices beside one another run all of it, each at most what it runs in their time, and all are of the kind that
+        runs most for its price.
+        """
         blocks, places = self._blocks, np.arange(self._seconds.shape[0])
         of_work = np.full(self._work.shape, np.inf)
         np.divide(prices[:, None, None], self._work, out=of_work, where=self._work > 0)
@@ -160,28 +190,11 @@ class _PricedBlocks:
         divided = np.flatnonzero(~np.isfinite(self._seconds[:, 0]))
         if divided.size:
             kind[divided], devices[divided], parted[divided] = self._divided(prices, divided)
-        # Or what is inside stays with what is outside, beside stages that run next to nothing.
+        # Or what is inside stays with what is outside, beside a stage that runs next to nothing.
         cheapest = int(prices.argmin())
         idle = blocks.within + 2 * blocks.message + prices[cheapest]
         kind, devices = np.where(idle < parted, cheapest, kind), np.where(idle < parted, 1.0, devices)
-        parted = np.minimum(idle, parted)
-        outside = self._outside[:, :, None] / self.speeds + prices
-        outside_kind, outside = outside.argmin(axis=2), outside.min(axis=2)
-        until, come_from = np.empty(places.size + 1), np.empty(places.size + 1, dtype=np.int64)
-        behind = np.zeros(places.size + 1)
-        for block in range(places.size + 1):
-            through = behind[: block + 1] + outside[block, : block + 1]
-            come_from[block] = through.argmin()
-            until[block] = through[come_from[block]]
-            behind[block + 1 : block + 2] = until[block] + parted[block : block + 1]
-        used, block = np.zeros(self.speeds.size), places.size
-        while True:
-            used[outside_kind[block, come_from[block]]] += 1
-            if not come_from[block]:
-                break
-            block = int(come_from[block]) - 1
-            used[kind[block]] += devices[block]
-        return _Prices(float(until[-1] - prices @ self.counts), used)
+        return np.minimum(idle, parted), kind, devices
 
     def _taken(self, seconds: Floats) -> Floats:
         """[blocks, times] with messages, and at least what the path has inside, in turn."""
