@@ -51,6 +51,16 @@ def memory_shortage(problem: PartitionProblem, mode: str, num_stages: int = 0) -
     )
 
 
+def fitting_segments(problem: PartitionProblem, num_stages: int = 0) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """(boundaries, devices) of the segments that lack the least, if they lack nothing: a search that had too many
+    devices to tell apart may have missed them."""
+    shared, closest = _least_shortage(problem, num_stages)
+    if not closest.boundaries:
+        return None
+    layout = closest.boundaries, shared.devices_of(closest.steps)
+    return layout if evaluate_layout(problem, *layout).fits(problem) else None
+
+
 def _kept_apart(problem: PartitionProblem, mode: str, num_stages: int) -> Infeasible:
     """Memory aside: where nodes may run leaves no segments."""
     barred = np.isinf(problem.compute_seconds)

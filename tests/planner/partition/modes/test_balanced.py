@@ -92,6 +92,16 @@ def test_bounds_hold_where_devices_are_too_many_to_tell_apart(problem: Partition
         check_bounds(problem)
 
 
+def test_what_fits_is_planned_where_the_search_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_pass, "MAX_STATES", 1)
+    monkeypatch.setattr(many_devices, "MAX_WORDS", 2)
+    monkeypatch.setattr(least_bottleneck, "MAX_TIERED_WORDS", 2)
+    problem = problem_of(compute_seconds=[[1.0]] * 4, reads=[[0]], value_bytes=[0, 0])
+    assignment = balanced(problem)
+    assert assignment.num_stages == 1
+    assert assignment.lower_bound_seconds == pytest.approx(0.25)
+
+
 def check_bounds(problem: PartitionProblem) -> None:
     """A plan that is found fits, and the optimum is between the bound and its bottleneck."""
     expected = least(problem, Objective.THROUGHPUT, all_contiguous(problem))
