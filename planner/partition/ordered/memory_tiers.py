@@ -26,7 +26,7 @@ def everything_bytes(problem: PartitionProblem) -> int:
     values, roots = int(problem.value_bytes.sum()), int(problem.root_bytes.sum())
     needed = int(problem.whole_state_bytes.sum()) + roots + values + problem.microbatches_in_flight * values
     if problem.training is not None:
-        needed += problem.training.microbatches * (roots + values)
+        needed += problem.training.microbatches * (roots + values + int(problem.node_kept_bytes.sum()))
     return needed
 
 

@@ -1,5 +1,7 @@
 """Mode "balanced" against every contiguous cut and every choice of devices."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from planner.errors import Infeasible, OptionsError
 from planner.partition.evaluate import evaluate
 from planner.partition.modes.balanced import balanced
-from planner.partition.objective import Objective
+from planner.partition.objective import Objective, Training
 from planner.partition.ordered import least_bottleneck, many_devices, program_pass
 from planner.partition.problem import PartitionProblem
 from tests.planner.partition.exact import all_contiguous, fits, least
@@ -100,6 +102,15 @@ def test_what_fits_is_planned_where_the_search_gives_up(monkeypatch: pytest.Monk
     assignment = balanced(problem)
     assert assignment.num_stages == 1
     assert assignment.lower_bound_seconds == pytest.approx(0.25)
+
+
+def test_what_nodes_keep_within_is_among_all_that_a_program_needs() -> None:
+    """A plan that holds no more than that is the same with more memory: here all else is of 0 bytes."""
+    made = problem_of(
+        compute_seconds=[[0.0, 0.0, 1.0]] * 2, reads=[[0], [1], [2]], value_bytes=[0] * 4, training=Training()
+    )
+    problem = replace(made, node_has_gradient=np.ones(3, dtype=np.bool_), node_kept_bytes=np.array([1, 0, 0]))
+    check_against_all(problem, 0)
 
 
 def check_bounds(problem: PartitionProblem) -> None:
