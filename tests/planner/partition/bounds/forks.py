@@ -84,9 +84,9 @@ def fork_on_many_devices(rng: np.random.Generator) -> tuple[PartitionProblem, fl
 
 
 def forks_in_a_row(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
-    """Two to four forks, of two or three branches each, on devices of two speeds; messages cost nothing. And what a
+    """Two or three forks, of two or three branches each, on devices of two speeds; messages cost nothing. And what a
     lone batch takes at best, each branch beside others of its fork, or before or behind them."""
-    num_forks, counts = int(rng.integers(2, 5)), [int(count) for count in rng.integers(2, 6, 2)]
+    num_forks, counts = int(rng.integers(2, 4)), [int(count) for count in rng.integers(2, 6, 2)]
     nodes = [float(seconds) for seconds in rng.integers(0, 3, num_forks + 1)]
     forks = [[float(seconds) for seconds in rng.integers(2, 9, rng.integers(2, 4))] for _ in range(num_forks)]
     speeds = 1.0, float(rng.choice([1.25, 2.0]))
