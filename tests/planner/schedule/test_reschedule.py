@@ -17,7 +17,7 @@ from planner.plan.invariants.pass_orders import check_pass_orders
 from planner.plan.options import BalancedMode, Mode, OptimalMode, PlanOptions
 from planner.plan.plan import PassOrder, Plan
 from planner.planning import make_plan
-from planner.schedule.check_training import check_training_schedule
+from planner.schedule.check_training import NO_DEADLOCK, check_training_schedule
 from planner.schedule.reschedule import with_training
 from planner.schedule.simulate import simulate
 from planner.schedule.training import training_schedule
@@ -78,7 +78,14 @@ def test_plans_of_random_programs_take_what_they_say_and_never_more_than_a_named
         assert plan.step_seconds == pytest.approx(seconds_of(plan), rel=1e-9)
         for schedule in NAMED_SCHEDULES:
             other = with_training(plan, replace(plan.options.training or Training(), schedule=schedule))
-            assert plan.step_seconds <= seconds_of(other) * (1 + 1e-9)
+            try:
+                seconds = seconds_of(other)
+            except PlanInvariantError as error:
+                # Stages anywhere, made for the best order: in another one channels of two microbatches may hold it up.
+                assert isinstance(mode, OptimalMode)
+                assert error.metadata["invariant"] == NO_DEADLOCK
+                continue
+            assert plan.step_seconds <= seconds * (1 + 1e-9)
         compared += 1
     assert compared >= 3
 
