@@ -82,8 +82,8 @@ def test_plans_of_random_programs_take_what_they_say_and_never_more_than_a_named
                 seconds = seconds_of(other)
             except PlanInvariantError as error:
                 # Stages anywhere, made for the best order: in another one channels of two microbatches may hold it up.
-                assert isinstance(mode, OptimalMode)
-                assert error.metadata["invariant"] == NO_DEADLOCK
+                if not isinstance(mode, OptimalMode) or error.metadata["invariant"] != NO_DEADLOCK:
+                    raise
                 continue
             assert plan.step_seconds <= seconds * (1 + 1e-9)
         compared += 1
