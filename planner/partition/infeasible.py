@@ -20,7 +20,25 @@ _POSITIONS = 400
 
 def memory_shortage(problem: PartitionProblem, mode: str, num_stages: int = 0) -> Infeasible:
     """Names the stage that lacks the most, in the segments that lack the least; and what would make a plan exist."""
+    return _shortage(problem, mode, num_stages, *_least_shortage(problem, num_stages))
+
+
+def fitting_segments(
+    problem: PartitionProblem, mode: str, num_stages: int = 0
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(boundaries, devices) of the segments that lack the least, which a search that had too many devices to tell apart
+    may have missed. Raises the memory shortage where they lack anything."""
     shared, closest = _least_shortage(problem, num_stages)
+    if closest.boundaries:
+        layout = closest.boundaries, shared.devices_of(closest.steps)
+        if evaluate_layout(problem, *layout).fits(problem):
+            return layout
+    raise _shortage(problem, mode, num_stages, shared, closest)
+
+
+def _shortage(
+    problem: PartitionProblem, mode: str, num_stages: int, shared: OrderedPass, closest: Solution
+) -> Infeasible:
     if not closest.boundaries and problem.some_are_barred:
         return _kept_apart(problem, mode, num_stages)
     if not closest.boundaries:
@@ -49,16 +67,6 @@ def memory_shortage(problem: PartitionProblem, mode: str, num_stages: int = 0) -
         lacking_bytes=lacking[worst],
         node=problem.labels.nodes[boundaries[worst]],
     )
-
-
-def fitting_segments(problem: PartitionProblem, num_stages: int = 0) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """(boundaries, devices) of the segments that lack the least, if they lack nothing: a search that had too many
-    devices to tell apart may have missed them."""
-    shared, closest = _least_shortage(problem, num_stages)
-    if not closest.boundaries:
-        return None
-    layout = closest.boundaries, shared.devices_of(closest.steps)
-    return layout if evaluate_layout(problem, *layout).fits(problem) else None
 
 
 def _kept_apart(problem: PartitionProblem, mode: str, num_stages: int) -> Infeasible:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.bounds.work import work_bound
-from planner.partition.infeasible import fitting_segments, memory_shortage
+from planner.partition.infeasible import fitting_segments
 from planner.partition.objective import Objective
 from planner.partition.ordered.least_bottleneck import least_bottleneck
 from planner.partition.ordered.positions import allowed_positions
@@ -22,14 +22,14 @@ def balanced(problem: PartitionProblem, num_stages: int = 0) -> Assignment:
     """`num_stages` 0: as many as help. Raises OptionsError or Infeasible where there is no such plan."""
     check_num_stages(problem, num_stages, "balanced")
     layout = least_bottleneck(problem, num_stages)
-    segments = (layout.boundaries, layout.devices) if layout is not None else fitting_segments(problem, num_stages)
-    if segments is None:
-        raise memory_shortage(problem, "balanced", num_stages)
+    if layout is not None:
+        segments, bound = (layout.boundaries, layout.devices), layout.lower_bound_seconds
+    else:
+        segments, bound = fitting_segments(problem, "balanced", num_stages), work_bound(problem)
     best = score(problem, contiguous(problem, *segments), Objective.THROUGHPUT)
     if not num_stages:
         best = fewest_stages(problem, bundles_of(problem), best, Objective.THROUGHPUT)
-    bound = min(layout.lower_bound_seconds if layout is not None else work_bound(problem), best.value)
-    return replace(best.assignment, reasons=reasons(problem, best), lower_bound_seconds=bound)
+    return replace(best.assignment, reasons=reasons(problem, best), lower_bound_seconds=min(bound, best.value))
 
 
 def check_num_stages(problem: PartitionProblem, num_stages: int, mode: str) -> None:

@@ -19,7 +19,6 @@ from planner.partition.ordered.hosts import Hosts, hosts_of
 from planner.partition.ordered.positions import allowed_positions, few_positions, near_positions
 from planner.partition.ordered.program_pass import evaluate_layout
 from planner.partition.ordered.window_loads import (
-    NOT_A_BORDER,
     WindowLoads,
     Windows,
     longest_stage,
@@ -213,7 +212,7 @@ class _WindowsAround(_Windows):
 
     def __init__(self, problem: PartitionProblem, tables: WindowLoads, counts: Integers, num_hosts: Integers) -> None:
         super().__init__(tables, counts, num_hosts, 1)
-        self._pairs = pairs_skipped(problem, tables.positions, np.flatnonzero(tables.border != NOT_A_BORDER))
+        self._pairs = pairs_skipped(tables)
         first, last = self._pairs.T
         share = np.zeros((len(tables.groups), first.size, first.size))
         for group, hosts in enumerate(tables.groups):

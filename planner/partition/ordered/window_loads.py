@@ -209,14 +209,15 @@ def _reads(problem: PartitionProblem, positions: Integers) -> Reads:
     )
 
 
-def pairs_skipped(problem: PartitionProblem, positions: Integers, borders: Integers) -> Integers:
+def pairs_skipped(tables: WindowLoads) -> Integers:
     """[pairs, 2] of what hosts may run the ends around: first both ends of the program, then those outside before those
     inside them. All of few borders; of more, each with the two behind it and the two before it such that least enters
     and leaves what is between."""
-    inner = borders[(borders > 0) & (borders < positions.size - 1)]
+    size = tables.positions.size
+    inner = np.flatnonzero(tables.border != NOT_A_BORDER)[1:-1]
     is_pair = inner[:, None] < inner[None, :]
     if np.count_nonzero(is_pair) > _FEW_PAIRS:
-        passing = _bytes_passing(problem, positions)
+        passing = _bytes_passing(tables.reads, size)
         crossing = np.diagonal(passing)
         outside = (crossing[:, None] + crossing[None, :] - 2 * passing)[np.ix_(inner, inner)]
         outside = np.where(is_pair, outside, np.inf)
@@ -226,21 +227,20 @@ def pairs_skipped(problem: PartitionProblem, positions: Integers, borders: Integ
         is_pair &= chosen
     first, last = (inner[index] for index in np.nonzero(is_pair))
     order = np.argsort(first - last, kind="stable")
-    return np.stack([np.append(0, first[order]), np.append(positions.size - 1, last[order])], axis=1)
+    return np.stack([np.append(0, first[order]), np.append(size - 1, last[order])], axis=1)
 
 
 def much_skips_the_middle(problem: PartitionProblem, positions: Integers) -> bool:
     """Whether for some middle, an eighth of the order or more, more bytes skip it than enter and leave it."""
-    size, passing = positions.size, _bytes_passing(problem, positions)
+    size, passing = positions.size, _bytes_passing(_reads(problem, positions), positions.size)
     crossing = np.diagonal(passing)
     index = np.arange(size)
     inner = (index[:, None] > 0) & (index[None, :] < size - 1) & (index[None, :] - index[:, None] >= max(1, size // 8))
     return bool((inner & (3 * passing > crossing[:, None] + crossing[None, :])).any())
 
 
-def _bytes_passing(problem: PartitionProblem, positions: Integers) -> Floats:
-    """[first, last] made before `first` that `last` or what is behind it reads."""
-    size, reads = positions.size, _reads(problem, positions)
+def _bytes_passing(reads: Reads, size: int) -> Floats:
+    """[first, last] of so many positions: made before `first`, and read by `last` or what is behind it."""
     last = np.append(reads.is_first[1:], np.ones(min(1, reads.reader.size), dtype=np.bool_))
     passing = np.zeros((size, size))
     np.add.at(passing, (reads.maker[last] + 1, reads.reader[last]), reads.sizes[last])

@@ -108,9 +108,8 @@ def forks_in_a_row(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
     @cache
     def least(fork: int, outside: float, left: tuple[int, ...]) -> float:
         """From a fork on, `outside` being what its device has to run before it, with so many devices of each speed."""
-        ends = [(speed * outside, one) for one, speed in enumerate(speeds) if left[one]]
         if fork == num_forks:
-            return min((taken for taken, _ in ends), default=np.inf)
+            return min((speed * outside for speed, count in zip(speeds, left, strict=True) if count), default=np.inf)
         branches, node = forks[fork], nodes[fork + 1]
         best = least(fork + 1, outside + sum(branches) + node, left)
         for places in product(("before", "behind", 0, 1, 2), repeat=len(branches)):

@@ -27,15 +27,20 @@ def visits(plan: Assignment, host: list[int]) -> list[int]:
     return [own for own, _ in groupby(host[device] for device in plan.device_of_stage)]
 
 
-def enters_once(plan: Assignment, host: list[int]) -> bool:
-    return len(visits(plan, host)) == len(set(visits(plan, host)))
+def enters_once(entered: list[int]) -> bool:
+    return len(entered) == len(set(entered))
 
 
 def goes_around(entered: list[int]) -> bool:
     """Whether each host is entered once, or at both ends of what others run: 0 1 2 1 0."""
-    if len(entered) == len(set(entered)):
+    if enters_once(entered):
         return True
     return entered[0] == entered[-1] and entered[0] not in entered[1:-1] and goes_around(entered[1:-1])
+
+
+def plans_that_are_tried(program: PartitionProblem, host: list[int]) -> list[Assignment]:
+    is_tried = goes_around if much_skips_the_middle(program, allowed_positions(program)) else enters_once
+    return [plan for plan in all_contiguous(program) if fits(program, plan) and is_tried(visits(plan, host))]
 
 
 @pytest.mark.slow
@@ -43,19 +48,13 @@ def goes_around(entered: list[int]) -> bool:
 @pytest.mark.parametrize("seed", random_seeds(20))
 def test_no_plan_that_enters_each_host_once_is_better(seed: int) -> None:
     program, host = random_program(seed)
-    every = [plan for plan in all_contiguous(program) if fits(program, plan)]
     layouts = over_windows(program)
     for layout in layouts:
         evaluation = evaluate_layout(program, *layout)
         assert (np.array(evaluation.device_peak_bytes) <= program.device_memory_bytes).all()
     if program.training is not None or len(set(host)) == len(host):
         return
-    much_skips = much_skips_the_middle(program, allowed_positions(program))
-    if much_skips:
-        reached = [plan for plan in every if goes_around(visits(plan, host))]
-    else:
-        reached = [plan for plan in every if enters_once(plan, host)]
-    best = least(program, Objective.THROUGHPUT, reached)
+    best = least(program, Objective.THROUGHPUT, plans_that_are_tried(program, host))
     if np.isfinite(best):
         assert evaluate_layout(program, *layouts[-1]).bottleneck_seconds <= best * (1 + 1e-3)
 
@@ -66,10 +65,7 @@ def test_no_plan_that_enters_each_host_once_is_better(seed: int) -> None:
 def test_no_plan_of_hosts_around_others_is_better(seed: int) -> None:
     program, host = random_mirrored_program(seed)
     boundaries, devices = over_windows(program)[-1]
-    around = much_skips_the_middle(program, allowed_positions(program))
-    every = all_contiguous(program)
-    reached = [plan for plan in every if (goes_around(visits(plan, host)) if around else enters_once(plan, host))]
-    best = least(program, Objective.THROUGHPUT, reached)
+    best = least(program, Objective.THROUGHPUT, plans_that_are_tried(program, host))
     assert evaluate_layout(program, boundaries, devices).bottleneck_seconds == pytest.approx(best, rel=1e-3)
 
 
