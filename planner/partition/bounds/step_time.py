@@ -45,11 +45,13 @@ def fill_bound(problem: PartitionProblem, bundles: Bundles, busiest_seconds: flo
     """
     work = float(problem.work_seconds.min(axis=0).sum())
     path, holds_all = _trained_path(problem, bundles)
-    most = min(problem.num_devices, bundles.count)
-    counts = [num_stages] if num_stages else range(1, most + 1)
-    kinds = _kinds(problem)
+    most, kinds = num_stages or min(problem.num_devices, bundles.count), _kinds(problem)
+    # Where there is work beside the path, some of the stages may hold none of it.
+    counts = [num_stages] if num_stages and holds_all else range(1, most + 1)
+    others = 0 if holds_all else num_stages or problem.num_devices
     return _MARGIN * min(
-        _Step(problem, work, path, count, not holds_all, busiest_seconds, kinds).least() for count in counts
+        _Step(problem, work, path, count, max(0, others - count), not holds_all, busiest_seconds, kinds).least()
+        for count in counts
     )
 
 
@@ -92,7 +94,7 @@ def _kinds(problem: PartitionProblem) -> _Kinds:
 
 
 class _Step:
-    """With `count` stages that hold the path; where there is work `beside` it, all other devices may take that."""
+    """With `count` stages that hold the path; where there is work `beside` it, so many `others` may take that."""
 
     def __init__(
         self,
@@ -100,6 +102,7 @@ class _Step:
         work: float,
         path: float,
         count: int,
+        others: int,
         beside: bool,
         busiest_seconds: float,
         kinds: _Kinds,
@@ -110,7 +113,7 @@ class _Step:
         self._busiest, self._kinds = busiest_seconds, kinds
         # Of any node's work; of a node without a backward pass it is more.
         self._forward_share = 1 / (1 + float(problem.least_backward_ratio.max()))
-        self._others = problem.num_devices - count if beside else 0
+        self._others = others
 
     def least(self) -> float:
         low, high = 0.0, self._microbatches * self._work * 3

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.partition.arcs import topological_order
+from planner.partition.bounds.longest_path import neighbours
 from planner.partition.evaluate import evaluate, times_of_lone_batch
 from planner.partition.objective import Objective
 from planner.partition.ordered.hosts import hosts_of
@@ -74,6 +75,8 @@ class _Search:
         self._left, self._is_free = int(MAX_PREFIXES * portfolio.request.effort), portfolio.request.free
         self._all = (1 << count) - 1
         self._before = [sum(1 << other for other in bundles.before[bundle]) for bundle in range(count)]
+        # Which have to have run: others only have an order.
+        self._makers, readers = neighbours(problem, bundles)
         self._seconds = [np.bincount(owner, row, count).tolist() for row in problem.compute_seconds]
         self._least = np.array(self._seconds).min(axis=0).tolist()
         self._order = topological_order(bundles.before, bundles.after)
@@ -98,9 +101,7 @@ class _Search:
         )
         # A relay in which some value always goes on: each stage waits for the one before it.
         returning = {self._maker[value] for value in self._returned}
-        self._is_chain = problem.relay and all(
-            bundle in returning for bundle in range(count) if not bundles.after[bundle]
-        )
+        self._is_chain = problem.relay and all(bundle in returning for bundle in range(count) if not readers[bundle])
         self._set_limit()
 
     def _set_limit(self) -> None:
@@ -270,7 +271,7 @@ class _Search:
         for bundle in self._order:
             if left >> bundle & 1 and bound < self.limit:
                 # A stage with both receives for both at once, so only the first of a path is charged for it.
-                behind = max((ends[other] for other in self._portfolio.bundles.before[bundle]), default=0.0)
+                behind = max((ends[other] for other in self._makers[bundle]), default=0.0)
                 alone = self._earliest(prefix, self._reads[bundle], bundle)
                 ends[bundle] = max(alone, behind + self._least[bundle])
                 bound = max(bound, ends[bundle])

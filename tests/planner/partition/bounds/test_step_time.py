@@ -61,6 +61,14 @@ def test_it_is_never_above_the_optimum(seed: int) -> None:
     assert bound_of(problem, stages) <= least(problem, Objective.STEP_TIME, every) * (1 + 1e-9)
 
 
+def test_of_so_many_stages_some_may_stand_beside_the_path() -> None:
+    """Node 1 alone reads what node 0 makes beside the path: of three stages two hold the path."""
+    training = Training(schedule=PipelineSchedule.GPIPE, microbatches=2, backward_ratio=1.0)
+    problem = trained([[1.25, 1.0, 0.75, 0.75]] * 3, training, reads=[[0], [1], [1], [3]])
+    three = [one for one in every_assignment(problem) if one.num_stages == 3]
+    assert bound_of(problem, 3) <= least(problem, Objective.STEP_TIME, three)
+
+
 def _reads(rng: np.random.Generator, node: int) -> list[int]:
     """Of an earlier value, and of the last one more often than not."""
     return sorted({int(rng.integers(1, node + 1)), *([node] if rng.random() < 0.6 else [])})

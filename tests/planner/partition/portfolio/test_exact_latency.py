@@ -14,6 +14,7 @@ from planner.partition.problem import PartitionProblem
 from planner.partition.request import Request
 from tests.planner.partition.exact import every_assignment, fits, least, value_of
 from tests.planner.partition.portfolio.small_programs import small_program
+from tests.planner.partition.problems import problem as problem_of
 from tests.planner.partition.problems import problems
 from tests.random_examples import random_examples, random_seeds
 
@@ -50,6 +51,19 @@ def test_small_programs_are_least_and_proven() -> None:
 @given(program=problems(max_nodes=4, max_devices=3, barred=True))
 def test_groups_views_and_nodes_that_read_nothing(program: PartitionProblem) -> None:
     check_is_least(program)
+
+
+def test_what_only_has_an_order_waits_for_nothing() -> None:
+    """Nodes 1 and 2 read nothing, and stand between two that are one group: no stage behind waits for their second."""
+    program = problem_of(
+        compute_seconds=[[0.0, 0.0, 1.0, 1.0]] * 3,
+        reads=[[0], [], [], []],
+        value_bytes=[0] * 5,
+        groups=[(0, 3)],
+        latency=0.25,
+    )
+    check_is_least(program)
+    assert least(program, Objective.LATENCY, every_assignment(program, free=True)) == pytest.approx(1.0)
 
 
 def test_nothing_is_proven_where_prefixes_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
