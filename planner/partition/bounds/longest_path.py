@@ -51,10 +51,11 @@ def neighbours(problem: PartitionProblem, bundles: Bundles) -> tuple[list[list[i
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reads:
-    """Of what one bundle makes and another reads: seconds of the bytes over the best link."""
+    """Of what one bundle makes and another reads: bytes, and seconds of them over the best link."""
 
     makers: Integers
     readers: Integers
+    size_bytes: Floats
     seconds: Floats
 
 
@@ -64,8 +65,18 @@ def reads_of_bundles(problem: PartitionProblem, bundles: Bundles) -> Reads:
     makers, readers = bundles.bundle_of_node[made_by[reads]], bundles.bundle_of_node[problem.read_node[reads]]
     apart = makers != readers
     pairs = np.unique(np.stack([problem.read_value[reads][apart], makers[apart], readers[apart]]), axis=1)
-    per_byte = least_of_links(problem, problem.link_seconds_per_byte)
-    return Reads(makers=pairs[1], readers=pairs[2], seconds=problem.value_bytes[pairs[0]] * per_byte)
+    per_byte, size_bytes = least_of_links(problem, problem.link_seconds_per_byte), problem.value_bytes[pairs[0]]
+    return Reads(makers=pairs[1], readers=pairs[2], size_bytes=size_bytes, seconds=size_bytes * per_byte)
+
+
+def passed_bytes(problem: PartitionProblem, bundles: Bundles) -> dict[tuple[int, int], float]:
+    """Of all that one bundle makes and another reads, by the two."""
+    reads, passed = reads_of_bundles(problem, bundles), dict[tuple[int, int], float]()
+    for maker, reader, size in zip(
+        reads.makers.tolist(), reads.readers.tolist(), reads.size_bytes.tolist(), strict=True
+    ):
+        passed[maker, reader] = passed.get((maker, reader), 0.0) + size
+    return passed
 
 
 def message_seconds(problem: PartitionProblem, bundles: Bundles) -> Floats:

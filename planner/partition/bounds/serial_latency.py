@@ -18,9 +18,9 @@ import math
 
 import numpy as np
 
-from planner.partition.arcs import topological_order
-from planner.partition.bounds.longest_path import between_path_nodes, longest_path, message_seconds, neighbours
-from planner.partition.bounds.priced_blocks import Blocks, priced_bound
+from planner.partition.bounds.path_blocks import Blocks, PathBlocks
+from planner.partition.bounds.priced_blocks import priced_bound
+from planner.partition.bounds.sites import sites_of
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 
@@ -33,78 +33,26 @@ _MARGIN = 1 - 1e-9
 
 def serial_bound(problem: PartitionProblem, bundles: Bundles, num_stages: int = 0) -> float:
     """Not where a device may run several stages, or nodes again. O(reads + nodes). `num_stages` 0: any number."""
-    fastest = problem.compute_seconds.min(axis=0)
-    seconds: Floats = np.bincount(bundles.bundle_of_node, fastest, bundles.count).astype(np.float64)
-    before, after = neighbours(problem, bundles)
-    order = topological_order(before, after)
-    path = longest_path(order, before, seconds.tolist())
-    first, last = between_path_nodes(order, before, after, path)
-    on_path = np.zeros(bundles.count, dtype=np.bool_)
-    on_path[path] = True
-    beside = np.flatnonzero(~on_path & (first >= 0) & (last < len(path)))
-    message = message_seconds(problem, bundles)
-    path_seconds = seconds[path]
+    path = PathBlocks(problem, bundles)
+    several = [blocks for span in _SPANS if (blocks := path.within(span)) is not None]
     most_stages = min(problem.num_devices, num_stages or problem.num_devices)
-    longest = float(path_seconds.sum())
-    slowness = _slowness(problem.compute_seconds, fastest)
-    bounds, several = [longest], []
-    for span in _SPANS:
-        near = beside[last[beside] - first[beside] <= span]
-        if near.size:
-            blocks = _blocks(path_seconds, message, path, near, seconds[near], first[near], last[near])
-            in_turn = longest + float(blocks.beside.sum())
-            spared = in_turn - _spared(blocks, most_stages, slowness)
-            bounds.append(min(spared, _slower(blocks, in_turn, most_stages, slowness)))
-            several.append(blocks)
-    return max(*bounds, priced_bound(several, longest, slowness[:most_stages])) * _MARGIN
+    slowness_of_device = _slowness(problem.compute_seconds)
+    slowness = np.sort(slowness_of_device)
+    bounds = [path.longest_seconds]
+    for blocks in several:
+        in_turn = path.longest_seconds + float(blocks.beside.sum())
+        spared = in_turn - _spared(blocks, most_stages, slowness)
+        bounds.append(min(spared, _slower(blocks, in_turn, most_stages, slowness)))
+    sites = sites_of(problem, slowness_of_device, most_stages)
+    return max(*bounds, priced_bound(several, path.longest_seconds, sites)) * _MARGIN
 
 
-def _blocks(
-    path_seconds: Floats,
-    message: Floats,
-    path: list[int],
-    near: Integers,
-    seconds: Floats,
-    first: Integers,
-    last: Integers,
-) -> Blocks:
-    """Of the bundles `near`, each between its places on the path. Others lie in some block or in none: their messages
-    count for each."""
-    size = int(last.max()) + 1
-    crossed = np.zeros(size + 1)
-    np.add.at(crossed, first + 1, 1)
-    np.add.at(crossed, last, -1)
-    ends = np.flatnonzero(np.cumsum(crossed[:size]) == 0)
-    block = np.searchsorted(ends, first, side="right") - 1
-    starts, count = ends[:-1], ends.size - 1
-    before = np.concatenate([[0.0], np.cumsum(path_seconds)])
-    beside = np.bincount(block, seconds, count).astype(np.float64)
-    elsewhere = np.ones(message.size, dtype=np.bool_)
-    elsewhere[near], elsewhere[path] = False, False
-    least = np.minimum.reduceat(message[path][: ends[-1]], starts)
-    np.minimum.at(least, block, message[near])
-    return Blocks(
-        before=before[starts + 1] + np.concatenate([[0.0], np.cumsum(beside)[:-1]]),
-        beside=beside,
-        within=beside + before[ends[1:]] - before[starts + 1],
-        message=np.minimum(least, message[elsewhere].min(initial=np.inf)),
-        bundles=tuple(
-            np.append(own, path_seconds[start + 1 : end])
-            for own, start, end in zip(_by_block(seconds, block, count), starts, ends[1:], strict=True)
-        ),
-    )
-
-
-def _by_block(seconds: Floats, block: Integers, count: int) -> list[Floats]:
-    order = np.argsort(block, kind="stable")
-    return np.split(seconds[order], np.searchsorted(block[order], np.arange(1, count)))
-
-
-def _slowness(compute_seconds: Floats, fastest: Floats) -> Floats:
-    """[devices] ascending: how many times the least seconds of a node it takes at least, for each."""
+def _slowness(compute_seconds: Floats) -> Floats:
+    """[devices]: how many times the least seconds of a node it takes at least, for each."""
+    fastest = compute_seconds.min(axis=0)
     takes_time = (fastest > 0) & np.isfinite(fastest)
     least: Floats = (compute_seconds[:, takes_time] / fastest[takes_time]).min(axis=1, initial=np.inf)
-    return np.sort(np.where(np.isfinite(least), least, 1.0))
+    return np.where(np.isfinite(least), least, 1.0)
 
 
 def _spared(blocks: Blocks, most_stages: int, slowness: Floats) -> float:

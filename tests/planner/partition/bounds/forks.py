@@ -60,6 +60,30 @@ def schedules(problem: PartitionProblem, choice: random.Random) -> Iterator[Assi
                 yield Assignment(stage_of_node=tuple(stages), device_of_stage=tuple(on), reasons=())
 
 
+def fork_over_two_hosts(rng: np.random.Generator) -> PartitionProblem:
+    """Five nodes, the first of which leads to all, on four or five devices in two hosts, within which messages are
+    cheap."""
+    reads = [[0]]
+    for node in range(1, 5):
+        reads.append([1, *(1 + other for other in range(1, node) if rng.random() < 0.3)])
+    if rng.random() < 0.8:
+        reads[-1] = [1, *sorted(set(range(2, 5)) - {value for own in reads[1:-1] for value in own[1:]})]
+    host = [0, 0, 0, 1, 1] if rng.random() < 0.5 else [0, 0, 0, 1]
+    seconds, slow = rng.integers(1, 9, 5).astype(np.float64), float(rng.choice([1.0, 1.25, 2.0]))
+    between = np.not_equal.outer(host, host)
+    within, apart = float(rng.choice([0.0, 0.1])), float(rng.choice([0.3, 1.0, 4.0]))
+    links = np.where(between, apart, within) * (1 - np.eye(len(host)))
+    speeds = rng.choice([1.0, slow], len(host)) if rng.random() < 0.5 else np.where(np.array(host) == 0, 1.0, slow)
+    return problem_of(
+        compute_seconds=np.outer(speeds, seconds).tolist(),
+        reads=reads,
+        value_bytes=rng.integers(0, 4, 6).tolist(),
+        returned=(5,),
+        latency=(links if rng.random() < 0.5 else 0 * links).tolist(),
+        per_byte=(links / 2).tolist(),
+    )
+
+
 def fork_on_many_devices(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
     """Five or six nodes on four or five devices, and their seconds on the quickest; messages cheap or dear."""
     n, num_devices = int(rng.integers(5, 7)), int(rng.integers(4, 6))
@@ -139,10 +163,12 @@ def stages_in_order(bundles: Bundles, most: int) -> Iterator[tuple[int, ...]]:
 
 
 def devices_told_apart(problem: PartitionProblem, count: int) -> Iterator[tuple[int, ...]]:
-    """So many distinct devices over equal links, each order of their speeds once."""
+    """So many distinct devices, each order of their speeds and of the links between them once."""
     told = set()
     for devices in permutations(range(problem.num_devices), count):
-        speeds = tuple(problem.compute_seconds[list(devices), 0].tolist())
+        own = list(devices)
+        links = problem.link_latency_seconds[own][:, own], problem.link_seconds_per_byte[own][:, own]
+        speeds = tuple(problem.compute_seconds[own, 0].tolist()), *(matrix.tobytes() for matrix in links)
         if speeds not in told:
             told.add(speeds)
             yield devices
