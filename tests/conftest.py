@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,7 @@ gc.disable()
 ALLOCATIONS_BETWEEN_COLLECTIONS = 10_000
 
 _unmarked_test: list[str] = []
+_compiled_twice: set[str] = set()
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -114,7 +116,16 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     gc.enable()
     assert not changed, f"{item.nodeid} leaves {', '.join(changed)} in the environment"
     assert collects, f"{item.nodeid} leaves garbage collections disabled"
+    twice = {kernel.__name__ for kernel in _kernels() if len(kernel.signatures) > 1} - _compiled_twice
+    _compiled_twice.update(twice)
+    assert not twice, f"{item.nodeid} has {', '.join(sorted(twice))} compiled for arguments of a second type or layout"
     return result
+
+
+def _kernels() -> list[Any]:
+    """What a user's process compiles where it is not kept yet: seconds for each type and layout of its arguments."""
+    module = sys.modules.get("planner.partition.placement.compiled")
+    return module.KERNELS if module is not None and module.HAS_COMPILER else []
 
 
 @pytest.hookimpl(wrapper=True)

@@ -248,29 +248,30 @@ def _stages(
     nodes_of = NodesByStage(stage_of_node, assignment.num_stages)
     sizes = stage_bytes(problem, nodes_of, flow, np.array(recomputing))
     buffers = _buffer_bytes(problem, assignment, flow, sizes.moved)
-    stages = tuple(
-        StageEvaluation(
-            compute_seconds=_slowest(problem.pass_seconds, copies[stage], nodes),
-            delivery_seconds=_slowest(problem.delivery_seconds, copies[stage], nodes),
-            communication_seconds=float(communication[stage]),
-            flops=float(problem.flops[nodes].sum()),
-            state_bytes=int(sizes.states[stage]),
-            activation_bytes=int(sizes.activations[stage]),
-            buffer_bytes=buffers[stage],
-            backward_seconds=_slowest(
-                problem.backward_seconds(recomputed=recomputing[stage], is_split=stage in with_gradients),
-                copies[stage],
-                nodes,
-            ),
-            weight_share=_weight_share(problem, copies[stage], nodes, is_split=stage in with_gradients),
-            gradient_bytes=int(sizes.gradients[stage]),
-            optimizer_bytes=int(sizes.optimizer[stage]),
-            saved_bytes=int(sizes.saved[stage]),
-            recomputes_activations=recomputing[stage],
+    flops = np.bincount(stage_of_node, problem.flops, assignment.num_stages)
+    stages = []
+    for stage, nodes in enumerate(nodes_of.stages()):
+        backward_seconds, weight_share = _backward(
+            problem, copies[stage], nodes, recomputed=recomputing[stage], is_split=stage in with_gradients
         )
-        for stage, nodes in enumerate(nodes_of.stages())
-    )
-    return stages, _stage_seconds(stages, forward, gradients)
+        stages.append(
+            StageEvaluation(
+                compute_seconds=_slowest(problem.pass_seconds, copies[stage], nodes),
+                delivery_seconds=_delivery(problem, copies[stage], nodes),
+                communication_seconds=float(communication[stage]),
+                flops=float(flops[stage]),
+                state_bytes=int(sizes.states[stage]),
+                activation_bytes=int(sizes.activations[stage]),
+                buffer_bytes=buffers[stage],
+                backward_seconds=backward_seconds,
+                weight_share=weight_share,
+                gradient_bytes=int(sizes.gradients[stage]),
+                optimizer_bytes=int(sizes.optimizer[stage]),
+                saved_bytes=int(sizes.saved[stage]),
+                recomputes_activations=recomputing[stage],
+            )
+        )
+    return tuple(stages), _stage_seconds(stages, forward, gradients)
 
 
 def _buffer_bytes(
@@ -289,14 +290,23 @@ def _buffer_bytes(
     return tuple(buffer_bytes.tolist())
 
 
-def _weight_share(problem: PartitionProblem, devices: Sequence[int], nodes: Integers, *, is_split: bool) -> float:
-    """Of the slowest device's backward pass, all where no gradient goes back to another stage."""
-    backward = problem.backward_seconds(recomputed=False, is_split=is_split)
-    slowest = max(devices, key=lambda device: float(backward[device, nodes].sum()))
-    whole = float(backward[slowest, nodes].sum())
+def _backward(
+    problem: PartitionProblem, devices: Sequence[int], nodes: Integers, *, recomputed: bool, is_split: bool
+) -> tuple[float, float]:
+    """Seconds of the slowest device's pass, and weights' share of it: all where no gradient goes back to a stage."""
+    if problem.training is None:
+        return 0.0, USUAL_WEIGHT_SHARE
+    seconds = _slowest(problem.backward_seconds(recomputed=recomputed, is_split=is_split), devices, nodes)
+    plain = problem.backward_seconds(recomputed=False, is_split=is_split)
+    slowest = max(devices, key=lambda device: float(plain[device, nodes].sum()))
+    whole = float(plain[slowest, nodes].sum())
     if not 0.0 < whole < math.inf:
-        return USUAL_WEIGHT_SHARE
-    return float(problem.weight_seconds[slowest, nodes].sum()) / whole if is_split else 1.0
+        return seconds, USUAL_WEIGHT_SHARE
+    return seconds, float(problem.weight_seconds[slowest, nodes].sum()) / whole if is_split else 1.0
+
+
+def _delivery(problem: PartitionProblem, devices: Sequence[int], nodes: Integers) -> float:
+    return _slowest(problem.delivery_seconds, devices, nodes) if problem.has_deliveries else 0.0
 
 
 def _memory_share(problem: PartitionProblem, peaks: Sequence[int]) -> float:
@@ -402,4 +412,6 @@ def _reduction(problem: PartitionProblem, devices: tuple[int, ...], size_bytes: 
 
 
 def _slowest(seconds: Floats, devices: Sequence[int], nodes: Integers) -> float:
+    if len(devices) == 1:
+        return float(seconds[devices[0], nodes].sum())
     return max(float(seconds[device, nodes].sum()) for device in devices)

@@ -298,6 +298,24 @@ class PartitionProblem:
         return last
 
     @cached_property
+    def has_deliveries(self) -> bool:
+        """Whether any node's inputs come from clients, or its results go to them, in some time."""
+        return bool(self.delivery_seconds.any())
+
+    @cached_property
+    def root_accesses(self) -> tuple[Integers, Integers]:
+        """(nodes, roots): which nodes read, make or show which storage roots, some more than once."""
+        made, shown = np.flatnonzero(self.value_producer >= 0), self.shown_node < self.num_nodes
+        nodes = np.concatenate([self.read_node, self.value_producer[made], self.shown_node[shown]])
+        roots = [self.value_root[self.read_value], self.value_root[made], self.shown_root[shown]]
+        return nodes, np.concatenate(roots)
+
+    @cached_property
+    def made_roots(self) -> Integers:
+        """Storage roots that nodes make."""
+        return np.flatnonzero(self.root_producer >= 0)
+
+    @cached_property
     def root_last_access(self) -> Integers:
         """Position of the last access to each storage root, by whichever of its values; n if one is returned."""
         last = np.full(self.root_bytes.size, -1, dtype=np.int64)

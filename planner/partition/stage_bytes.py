@@ -96,7 +96,7 @@ def _saved(
     if problem.training is None:
         nothing = np.zeros(flow.num_stages, dtype=np.int64)
         return nothing, nothing
-    own = np.flatnonzero(problem.root_producer >= 0)
+    own = problem.made_roots
     stages = stage_of_node[problem.read_node]
     reads = (problem.node_has_gradient[problem.read_node] | recomputing[stages]) & (
         flow.made_in[problem.read_value] < stages
@@ -119,8 +119,7 @@ def _activations(problem: PartitionProblem, nodes: NodesByStage, flow: Traffic, 
     place[order] = np.arange(order.size) + stage_of_node[order]
     last = _LastAccesses(problem, stage_of_node, flow, place, end=begin[1:] - 2)
 
-    own = np.flatnonzero(problem.root_producer >= 0)
-    producers = problem.root_producer[own]
+    own, producers = problem.made_roots, problem.root_producer[problem.made_roots]
     own_ends = last.find(own, stage_of_node[producers], begin)
     given_ends = last.find(problem.value_root[entering.values], entering.stages, begin)
     given_bytes = problem.value_bytes[entering.values]
@@ -140,15 +139,10 @@ class _LastAccesses:
     def __init__(
         self, problem: PartitionProblem, stage_of_node: Integers, flow: Traffic, place: Integers, end: Integers
     ) -> None:
-        made = np.flatnonzero(problem.value_producer >= 0)
-        shown = problem.shown_node < problem.num_nodes
-        nodes = np.concatenate([problem.read_node, problem.value_producer[made], problem.shown_node[shown]])
-        accessed = np.concatenate(
-            [problem.value_root[problem.read_value], problem.value_root[made], problem.shown_root[shown]]
-        )
+        nodes, accessed = problem.root_accesses
         kept_in, hops = _span(np.maximum(flow.made_in, 0), flow.last_needed_in - ~problem.value_returned)
         roots_in_later_use = np.repeat(problem.value_root, hops)
-        to_caller = problem.shown_root[~shown]
+        to_caller = problem.shown_root[problem.shown_node == problem.num_nodes]
         at_caller = np.full(to_caller.size, flow.num_stages - 1, dtype=np.int64)
         roots = np.concatenate([accessed, roots_in_later_use, to_caller])
         stages = np.concatenate([stage_of_node[nodes], kept_in, at_caller])

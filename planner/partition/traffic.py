@@ -132,6 +132,9 @@ def gradient_exchange_seconds(
     problem: PartitionProblem, crossings: Crossings, devices_of_stage: Sequence[Sequence[int]]
 ) -> Exchange:
     """Backward: each crossing value's gradient comes back, from its targets' copies to its source's."""
+    if problem.training is None:
+        nothing = np.zeros(len(devices_of_stage))
+        return Exchange(received=nothing, sent=nothing)
     latency, per_byte = slowest_links(problem, devices_of_stage)
     crossings = _some(crossings, problem.value_gradient_bytes[crossings.values] > 0)
     back = crossings.targets, crossings.sources
@@ -165,12 +168,11 @@ def slowest_links(problem: PartitionProblem, devices_of_stage: Sequence[Sequence
 
 def _slowest(links: Sequence[Floats], devices_of_stage: Sequence[Sequence[int]]) -> list[Floats]:
     devices = np.array([device for copies in devices_of_stage for device in copies], dtype=np.int64)
+    of_pairs = [of_devices[devices[:, None], devices] for of_devices in links]
+    if devices.size == len(devices_of_stage):
+        return of_pairs
     starts = np.cumsum([0, *(len(copies) for copies in devices_of_stage)])[:-1]
-    pairs = np.ix_(devices, devices)
-    return [
-        np.maximum.reduceat(np.maximum.reduceat(of_devices[pairs], starts, axis=0), starts, axis=1)
-        for of_devices in links
-    ]
+    return [np.maximum.reduceat(np.maximum.reduceat(one, starts, axis=0), starts, axis=1) for one in of_pairs]
 
 
 def _some(crossings: Crossings, mask: Booleans) -> Crossings:

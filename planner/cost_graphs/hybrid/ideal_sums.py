@@ -56,7 +56,9 @@ class Tables(NamedTuple):
 
 
 def costs_of(problem: HybridProblem) -> Costs:
+    """Of one layout: a kernel is compiled for each that it is given."""
     same = {name: getattr(problem, name) for name in Costs._fields}
+    same = {name: np.ascontiguousarray(one) if isinstance(one, np.ndarray) else one for name, one in same.items()}
     # More devices than all copies can have are of no use.
     most = problem.microbatches * int(problem.degrees[-1])
     return Costs(**same | {"num_devices": min(problem.num_devices, most)})
@@ -77,7 +79,7 @@ def tables_of(problem: HybridProblem, ideals: Sequence[int]) -> Tables:
     return Tables(
         words=words,
         work=inside @ node_work,
-        # Of one layout: a kernel is compiled for each that it is given.
+        # Of one layout, as costs are.
         sums=np.ascontiguousarray(np.stack([(inside @ table.T).T for table in (*least, *quick)], axis=2)),
         absent=np.ascontiguousarray((inside.astype(np.int64) @ (~exists).astype(np.int64).T).T),
         cut_first=np.concatenate([[0], np.cumsum(crossing.sum(axis=1))]).astype(np.int64),
@@ -95,4 +97,5 @@ def _taken(table: Floats, alternative: Integers) -> Floats:
 def _edge_bytes(extra: Floats, there: np.ndarray, quickest: Integers, ends: Integers) -> Floats:
     """[2, t, e]."""
     least = np.where(there[:, ends], extra, np.inf).min(axis=2, initial=np.inf)
-    return np.stack([np.where(np.isfinite(least), least, 0.0), _taken(extra, quickest[:, ends])])
+    both = [np.where(np.isfinite(least), least, 0.0), _taken(extra, quickest[:, ends])]
+    return np.ascontiguousarray(np.stack(both))

@@ -99,7 +99,8 @@ def least_over_ideals(
             num_positions=ideals.count,
             starts=starts,
             ends=ends,
-            loads=_loads(problem, stages, labels, starts, ends, objective, near),
+            # Of one layout: a kernel is compiled for each that it is given.
+            loads=np.ascontiguousarray(_loads(problem, stages, labels, starts, ends, objective, near)),
             kind_of_label=np.array([hosts.kind_of_device[label.own] for label in labels], dtype=np.int64),
             offset=np.zeros(problem.num_devices, dtype=np.int64),
         )
