@@ -47,13 +47,15 @@ def cover(windows: Windows, group: int, limit: float, start: int, end: int, stag
                 if stage_into[state, first] == NOT_REACHED:
                     continue
                 for last in range(max(first + 1, rest[state + stride]), min(end, furthest[kind, first]) + 1):
+                    if stage_into[state + stride, last] != NOT_REACHED:
+                        continue
                     length = last - first - 1
                     load = loads[kind, first, length]
                     if entering[first, length] > 0:
                         load += links[0] + links[1] * entering[first, length]
                     if leaving[first, length] > 0:
                         load += links[2] + links[3] * leaving[first, length]
-                    if load <= limit and stage_into[state + stride, last] == NOT_REACHED:
+                    if load <= limit:
                         stage_into[state + stride, last] = kind * size + first
     return NOT_REACHED
 
@@ -182,6 +184,9 @@ def cover_around(
                     continue
                 ends = middle if first < middle else end
                 for last in range(first + 1, min(ends, furthest[kind, first]) + 1):
+                    at = behind if last == middle else last
+                    if stage_into[state + stride, at] != NOT_REACHED:
+                        continue
                     length = last - first - 1
                     if first < middle:
                         into, out = before_start[first, length], sent[last] - sent[first]
@@ -190,8 +195,7 @@ def cover_around(
                         out = leaving[first, length]
                     load = loads[kind, first, length]
                     load += (into > 0) * links[0] + links[1] * into + (out > 0) * links[2] + links[3] * out
-                    at = behind if last == middle else last
-                    if load <= limit and stage_into[state + stride, at] == NOT_REACHED:
+                    if load <= limit:
                         stage_into[state + stride, at] = kind * size + first
     return NOT_REACHED
 
