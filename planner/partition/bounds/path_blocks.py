@@ -80,7 +80,7 @@ class Blocks:
 
 
 class PathBlocks:
-    """Of a program: `path`, its bundles, and `path_seconds`. `longest_seconds`: of all of them in turn."""
+    """Of a program: a longest path of its bundles, of which `longest_seconds` are in turn, and the blocks along it."""
 
     def __init__(self, problem: PartitionProblem, bundles: Bundles) -> None:
         fastest = problem.compute_seconds.min(axis=0)
@@ -100,8 +100,8 @@ class PathBlocks:
         for (maker, reader), size in passed.items():
             self._read[reader].append((maker, size))
             self._readers[maker].append((reader, size))
-        self.path_seconds = self._seconds[self._path]
-        self.longest_seconds = float(self.path_seconds.sum())
+        self._path_seconds = self._seconds[self._path]
+        self.longest_seconds = float(self._path_seconds.sum())
 
     def within(self, span: int) -> Blocks | None:
         """Of the bundles that lie between path nodes at most so far apart; None where there are none. Others lie in
@@ -118,7 +118,7 @@ class PathBlocks:
         starts, ends = ends[:-1], ends[1:]
         block_of = np.full(self._seconds.size, -1)
         block_of[near] = np.searchsorted(starts, first, side="right") - 1
-        before = np.concatenate([[0.0], np.cumsum(self.path_seconds)])
+        before = np.concatenate([[0.0], np.cumsum(self._path_seconds)])
         beside = np.bincount(block_of[near], self._seconds[near], starts.size).astype(np.float64)
         elsewhere = np.ones(self._seconds.size, dtype=np.bool_)
         elsewhere[near], elsewhere[path] = False, False

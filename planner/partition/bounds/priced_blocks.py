@@ -83,7 +83,7 @@ class _PricedBlocks:
         ends, begins = blocks.before + blocks.within, np.append(blocks.before, in_turn)
         # [block or end, what is outside from]: seconds of what is outside, from 0 or from where a parted block ends.
         self._outside = np.maximum(begins[:, None] - np.concatenate([[0.0], ends])[None, :], 0.0)
-        # ... and of a message where it comes to a host [hosts] from another.
+        # [as before, hosts]: ... and of the message where it moves to a host from another.
         self._crossing = np.moveaxis(sites.across.seconds(blocks.least_given()), 0, 2)
 
     def at(self, prices: Floats) -> _Prices:
@@ -136,9 +136,9 @@ class _PricedBlocks:
 
 
 class _Walk(NamedTuple):
-    """The cheapest choice backwards, [block or end, hosts]: from where on what is outside before it is in one, and
-    whether that comes from another host. `host_before` [blocks, hosts]: where what is outside ends before the block, by
-    where it goes on behind it."""
+    """The cheapest choice, to be followed backwards. [block or end, hosts]: `since` which block's end all is outside
+    (0: the beginning), and whether it `moves` to this host on the way. `host_before` [blocks, hosts]: the host before a
+    parted block, by the one behind it."""
 
     since: Integers
     moves: np.ndarray
