@@ -35,6 +35,7 @@ class PartedBlocks:
 
     def __init__(self, blocks: Blocks, sites: Sites) -> None:
         self._within, self._speeds = blocks.within, sites.speeds
+        self._all_speeds = float(sites.speeds @ sites.counts)
         hosts, host = np.arange(sites.num_hosts), sites.host[:, None, None]
         # [classes, hosts before, hosts behind]
         self._way = 2 * (host != hosts[:, None]) + (host != hosts)
@@ -43,8 +44,11 @@ class PartedBlocks:
         sent = [links.seconds(blocks.sent)[sites.host] for links in (sites.into, sites.out)]
         # [ways, classes, blocks]
         self._messages = np.stack([into + out for into in received for out in sent])
-        # Some of the path is on a device of its own, or all is in turn with what is beside it.
-        self._along = blocks.within - blocks.beside + self._messages.min(axis=1, keepdims=True)
+        # Some of the path is on a device of its own, whichever, or all is in turn with what is beside it.
+        on_one_host, on_two = self._messages[0].min(axis=0), self._messages[1:].min(axis=(0, 1))
+        along = blocks.within - blocks.beside + np.stack([on_one_host, on_two, on_two, on_one_host])
+        # [ways, 1, blocks]
+        self._along = along[:, None, :]
         sums = _table_of_sums(blocks.bundles)
         self._divided = np.flatnonzero(~np.isfinite(sums).any(axis=1) & (blocks.within > 0))
         # [ways, classes, blocks, sums]; each sum may have moved a little for each bundle.
@@ -82,7 +86,8 @@ class PartedBlocks:
         some = self._divided
         alone = self._within[some] / self._speeds[:, None]
         messages, along = self._messages[:, :, some], self._along[:, :, some]
-        least = np.maximum(np.sqrt(prices[:, None] * alone), along - messages)
+        all_devices = self._within[some] / self._all_speeds
+        least = np.maximum(np.maximum(np.sqrt(prices[:, None] * alone), along - messages), all_devices)
         devices = alone / np.minimum(least, alone)
         seconds = np.maximum(alone / devices + messages, along)
         return seconds + np.maximum(prices[:, None] * devices, 2 * prices.min()), devices

@@ -49,7 +49,8 @@ def priced_bound(several: Iterable[Blocks], path_seconds: float, sites: Sites) -
 def _by_speed(priced: _PricedBlocks) -> tuple[float, Floats]:
     """Seconds and prices, these in proportion to the devices' speed."""
     section, low, high = (math.sqrt(5) - 1) / 2, 0.0, priced.longest_block
-    tried: list[tuple[float, float]] = []
+    # Where devices are many, nothing is the best price.
+    tried = [(priced.at(0.0 * priced.sites.speeds).seconds, 0.0)]
     for _ in range(_SECTIONS):
         pair = [
             (priced.at(price * priced.sites.speeds).seconds, price)

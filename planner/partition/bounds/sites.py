@@ -11,11 +11,13 @@ from planner.partition.problem import Floats, Integers, PartitionProblem
 
 # Classes of devices that are told apart; with more, hosts are not, and devices are as fast as the next faster of eight.
 _MAX_CLASSES, _MAX_KINDS = 16, 8
+# Seconds, of which one may be taken from another.
+NEVER = 1e300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Links:
-    """By host, `latency_seconds` and `seconds_per_byte` [hosts]: each the least of some links, infinite where there are
+    """By host, `latency_seconds` and `seconds_per_byte` [hosts]: each the least of some links, NEVER where there are
     none."""
 
     latency_seconds: Floats
@@ -85,5 +87,5 @@ def _told_apart(host: Integers, slowness: Floats, most_devices: int) -> tuple[In
 def _links(problem: PartitionProblem, some: np.ndarray) -> Links:
     """[hosts, devices, devices]: which links are a host's."""
     costs = problem.link_latency_seconds, problem.link_seconds_per_byte
-    latency, per_byte = (np.where(some, cost, np.inf).min(axis=(1, 2)) for cost in costs)
-    return Links(latency_seconds=latency, seconds_per_byte=np.where(np.isfinite(per_byte), per_byte, 0.0))
+    latency, per_byte = (np.where(some, cost, NEVER).min(axis=(1, 2)) for cost in costs)
+    return Links(latency_seconds=latency, seconds_per_byte=np.where(per_byte < NEVER, per_byte, 0.0))
