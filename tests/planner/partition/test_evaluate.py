@@ -103,7 +103,7 @@ def test_a_device_sends_before_its_next_stage_begins() -> None:
         value_bytes=[0, 8, 0, 0],
         per_byte=0.25,
     )
-    stages = Assignment(stage_of_node=(0, 1, 2), device_of_stage=(0, 1, 0), reasons=())
+    stages = Assignment(stage_of_node=(0, 1, 2), device_of_stage=(1, 0, 1), reasons=())
     assert evaluate(case, stages).latency_seconds == 1.0 + 2.0 + 4.0
 
 
