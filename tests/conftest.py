@@ -6,6 +6,7 @@ import atexit
 import gc
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 gc.disable()
 ALLOCATIONS_BETWEEN_COLLECTIONS = 10_000
 
+# In numba's names of types: of `array(float64, 3d, C)` and of `Array(int64, 2, 'C', False, aligned=True)`.
+LAYOUT = re.compile(r"(?<=d, )[CFA]|(?<=')[CFA](?=')")
 _unmarked_test: list[str] = []
 _compiled_twice: set[str] = set()
 
@@ -116,25 +119,26 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     gc.enable()
     assert not changed, f"{item.nodeid} leaves {', '.join(changed)} in the environment"
     assert collects, f"{item.nodeid} leaves garbage collections disabled"
-    twice = {kernel.__name__ for kernel in _kernels() if _num_types(kernel) > 1} - _compiled_twice
+    twice = {kernel.__name__ for kernel in _kernels() if _is_compiled_twice(kernel)} - _compiled_twice
     _compiled_twice.update(twice)
-    assert not twice, f"{item.nodeid} has {', '.join(sorted(twice))} compiled for arguments of a second type or layout"
+    assert not twice, f"{item.nodeid} has {', '.join(sorted(twice))} compiled for arrays of a second layout"
     return result
 
 
 def _kernels() -> list[Any]:
-    """What a user's process compiles where it is not kept yet: seconds for each type and layout of its arguments."""
+    """What a user's process compiles where it is not kept yet: seconds for each layout of its arguments."""
     module = sys.modules.get("planner.partition.placement.compiled")
     return module.KERNELS if module is not None and module.HAS_COMPILER else []
 
 
-def _num_types(kernel: Any) -> int:
-    """Of arguments that it is compiled for; a constant in another kernel's call is of its type."""
+def _is_compiled_twice(kernel: Any) -> bool:
+    """For arguments that differ in their layout (C, F or A) alone."""
     if len(kernel.signatures) < 2:
-        return len(kernel.signatures)
+        return False
     from numba.types import unliteral
 
-    return len({tuple(map(unliteral, signature)) for signature in kernel.signatures})
+    signatures = {str(tuple(map(unliteral, signature))) for signature in kernel.signatures}
+    return len({LAYOUT.sub("", signature) for signature in signatures}) < len(signatures)
 
 
 @pytest.hookimpl(wrapper=True)
