@@ -61,7 +61,7 @@ def block_bound(problem: PartitionProblem, bundles: Bundles) -> float:
     if not np.isfinite(own).all():
         return math.inf
     reads, latency = reads_of_bundles(problem, bundles), least_of_links(problem, problem.link_latency_seconds)
-    message, handed = message_seconds(problem, bundles), np.zeros(bundles.count)
+    message, handed = message_seconds(problem, reads, bundles.count), np.zeros(bundles.count)
     joined = place[reads.readers] == last[reads.makers] + 1
     np.add.at(handed, reads.makers[joined], reads.seconds[joined])
     blocks = _Blocks(

@@ -69,9 +69,9 @@ def reads_of_bundles(problem: PartitionProblem, bundles: Bundles) -> Reads:
     return Reads(makers=pairs[1], readers=pairs[2], size_bytes=size_bytes, seconds=size_bytes * per_byte)
 
 
-def passed_bytes(problem: PartitionProblem, bundles: Bundles) -> dict[tuple[int, int], float]:
+def passed_bytes(reads: Reads) -> dict[tuple[int, int], float]:
     """Of all that one bundle makes and another reads, by the two."""
-    reads, passed = reads_of_bundles(problem, bundles), dict[tuple[int, int], float]()
+    passed: dict[tuple[int, int], float] = {}
     for maker, reader, size in zip(
         reads.makers.tolist(), reads.readers.tolist(), reads.size_bytes.tolist(), strict=True
     ):
@@ -79,9 +79,9 @@ def passed_bytes(problem: PartitionProblem, bundles: Bundles) -> dict[tuple[int,
     return passed
 
 
-def message_seconds(problem: PartitionProblem, bundles: Bundles) -> Floats:
+def message_seconds(problem: PartitionProblem, reads: Reads, num_bundles: int) -> Floats:
     """By bundle: what it takes at least to send anything that it makes; infinite where nothing of it is read."""
-    reads, message = reads_of_bundles(problem, bundles), np.full(bundles.count, np.inf)
+    message = np.full(num_bundles, np.inf)
     np.minimum.at(message, reads.makers, least_of_links(problem, problem.link_latency_seconds) + reads.seconds)
     return message
 

@@ -97,11 +97,12 @@ def _table_of_sums(several: tuple[Floats, ...]) -> Floats:
     """[blocks, sums] what some of a block's bundles take together, infinite behind the last; nothing where these are
     too many."""
     known: dict[bytes, Floats] = {}
+    each = []
     for bundles in several:
         key = np.sort(bundles).tobytes()
         if key not in known:
             known[key] = _sums(bundles[bundles > 0])
-    each = [known[np.sort(bundles).tobytes()] for bundles in several]
+        each.append(known[key])
     table = np.full((len(each), max(1, *(sums.size for sums in each))), np.inf)
     for own, sums in zip(table, each, strict=True):
         own[: sums.size] = sums

@@ -14,6 +14,7 @@ from planner.partition.bounds.longest_path import (
     message_seconds,
     neighbours,
     passed_bytes,
+    reads_of_bundles,
 )
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
@@ -92,8 +93,8 @@ class PathBlocks:
         on_path = np.zeros(bundles.count, dtype=np.bool_)
         on_path[self._path] = True
         self._beside = np.flatnonzero(~on_path & (self._first >= 0) & (self._last < len(self._path)))
-        self._message = message_seconds(problem, bundles)
-        passed = passed_bytes(problem, bundles)
+        reads = reads_of_bundles(problem, bundles)
+        self._message, passed = message_seconds(problem, reads, bundles.count), passed_bytes(reads)
         self._given = np.array([passed[ends] for ends in zip(self._path, self._path[1:], strict=False)])
         self._read: list[list[tuple[int, float]]] = [[] for _ in range(bundles.count)]
         self._readers: list[list[tuple[int, float]]] = [[] for _ in range(bundles.count)]
@@ -103,12 +104,20 @@ class PathBlocks:
         self._path_seconds = self._seconds[self._path]
         self.longest_seconds = float(self._path_seconds.sum())
 
-    def within(self, span: int) -> Blocks | None:
-        """Of the bundles that lie between path nodes at most so far apart; None where there are none. Others lie in
-        some block or in none: their messages count for each."""
-        near = self._beside[self._last[self._beside] - self._first[self._beside] <= span]
-        if not near.size:
-            return None
+    def within_each(self, spans: Sequence[int]) -> list[Blocks]:
+        """Of the bundles that lie between path nodes at most so far apart, for ascending spans: where one adds some."""
+        several: list[Blocks] = []
+        num_before = 0
+        for span in spans:
+            near = self._beside[self._last[self._beside] - self._first[self._beside] <= span]
+            if near.size > num_before:
+                several.append(self._blocks(near))
+            num_before = near.size
+        return several
+
+    def _blocks(self, near: Integers) -> Blocks:
+        """Of these bundles, each within the nodes of the path that it lies between. Others lie in some block or in
+        none: their messages count for each."""
         path, first, last = np.array(self._path), self._first[near], self._last[near]
         size = int(last.max()) + 1
         crossed = np.zeros(size + 1)

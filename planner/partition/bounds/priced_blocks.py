@@ -94,13 +94,16 @@ class _PricedBlocks:
         cheapest = np.minimum.reduceat(prices, sites.firsts)
         # [from, hosts]: seconds until what is outside begins, on a host.
         until = np.zeros((num_blocks + 1, hosts.size))
+        # ... and with a device of another host.
+        elsewhere = np.empty(until.shape)
+        elsewhere[0] = _least_of_others(cheapest)
         walk = _Walk.of(num_blocks, hosts.size)
         for block in range(num_blocks + 1):
             own = self._outside[block, : block + 1, None] / sites.speeds + prices
             own, begun = np.minimum.reduceat(own, sites.firsts, axis=1), until[: block + 1]
             stays = begun + own
             # All of it is on the quicker one of two devices, at best.
-            moves = np.minimum(_least_of_others(begun + cheapest) + own, _least_of_others(stays) + cheapest)
+            moves = np.minimum(elsewhere[: block + 1] + own, _least_of_others(stays) + cheapest)
             moves += self._crossing[block, : block + 1]
             through = np.minimum(stays, moves)
             since = through.argmin(axis=0)
@@ -109,6 +112,7 @@ class _PricedBlocks:
             if block < num_blocks:
                 next_begun = ended[:, None] + parted.seconds[block]
                 walk.host_before[block], until[block + 1] = next_begun.argmin(axis=0), next_begun.min(axis=0)
+                elsewhere[block + 1] = _least_of_others(until[block + 1] + cheapest)
         used = self._used(prices, parted, until, walk, int(ended.argmin()))
         return _Prices(float(ended.min()) - float(prices @ sites.counts), used)
 

@@ -34,7 +34,7 @@ _MARGIN = 1 - 1e-9
 def serial_bound(problem: PartitionProblem, bundles: Bundles, num_stages: int = 0) -> float:
     """Not where a device may run several stages, or nodes again. O(reads + nodes). `num_stages` 0: any number."""
     path = PathBlocks(problem, bundles)
-    several = [blocks for span in _SPANS if (blocks := path.within(span)) is not None]
+    several = path.within_each(_SPANS)
     most_stages = min(problem.num_devices, num_stages or problem.num_devices)
     slowness_of_device = _slowness(problem.compute_seconds)
     slowness = np.sort(slowness_of_device)

@@ -58,16 +58,19 @@ def sites_of(problem: PartitionProblem, slowness: Floats, most_devices: int) -> 
     num_hosts = int(host_of_class[-1]) + 1
     if num_hosts == 1:
         host = np.zeros(problem.num_devices, dtype=np.int64)
-    inside = host == np.arange(num_hosts)[:, None]
-    apart = ~np.eye(problem.num_devices, dtype=np.bool_)
+    latency, per_byte = (
+        _between_hosts(cost, host) for cost in (problem.link_latency_seconds, problem.link_seconds_per_byte)
+    )
+    apart = ~np.eye(num_hosts, dtype=np.bool_)
+    others_latency, others_per_byte = (np.where(apart, cost, NEVER) for cost in (latency, per_byte))
     return Sites(
         speeds=classes[:, 1],
         counts=counts,
         host=host_of_class,
         firsts=np.searchsorted(host_of_class, np.arange(num_hosts)),
-        into=_links(problem, apart & inside[:, None, :]),
-        across=_links(problem, ~inside[:, :, None] & inside[:, None, :]),
-        out=_links(problem, inside[:, :, None] & ~inside[:, None, :]),
+        into=_links(latency.min(axis=0), per_byte.min(axis=0)),
+        across=_links(others_latency.min(axis=0), others_per_byte.min(axis=0)),
+        out=_links(others_latency.min(axis=1), others_per_byte.min(axis=1)),
     )
 
 
@@ -84,8 +87,16 @@ def _told_apart(host: Integers, slowness: Floats, most_devices: int) -> tuple[In
     return np.zeros(slowness.size, dtype=np.int64), slowness
 
 
-def _links(problem: PartitionProblem, some: np.ndarray) -> Links:
-    """[hosts, devices, devices]: which links are a host's."""
-    costs = problem.link_latency_seconds, problem.link_seconds_per_byte
-    latency, per_byte = (np.where(some, cost, NEVER).min(axis=(1, 2)) for cost in costs)
-    return Links(latency_seconds=latency, seconds_per_byte=np.where(per_byte < NEVER, per_byte, 0.0))
+def _between_hosts(cost: Floats, host: Integers) -> Floats:
+    """[hosts, hosts] the least of any two different devices, NEVER within a host of one. `host` [devices]."""
+    order = np.argsort(host, kind="stable")
+    firsts = np.searchsorted(host[order], np.arange(int(host.max()) + 1))
+    apart = np.where(np.eye(host.size, dtype=np.bool_), NEVER, cost)[order][:, order]
+    least: Floats = np.minimum.reduceat(np.minimum.reduceat(apart, firsts, axis=0), firsts, axis=1)
+    return least
+
+
+def _links(latency_seconds: Floats, seconds_per_byte: Floats) -> Links:
+    return Links(
+        latency_seconds=latency_seconds, seconds_per_byte=np.where(seconds_per_byte < NEVER, seconds_per_byte, 0.0)
+    )

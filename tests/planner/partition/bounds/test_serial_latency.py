@@ -25,8 +25,7 @@ def test_a_block_receives_what_its_least_chain_brings() -> None:
         value_bytes=[0, 40, 30, 7, 8, 3, 9, 20, 1],
         returned=(8,),
     )
-    every = PathBlocks(problem, bundles_of(problem)).within(4)
-    assert every is not None
+    [every] = PathBlocks(problem, bundles_of(problem)).within_each([4, 8])
     blocks = every.largest()
     assert blocks.beside.tolist() == [5.0]
     assert blocks.within.tolist() == [14.0]
@@ -78,8 +77,7 @@ def test_the_path_may_stay_on_its_host_where_what_is_beside_it_goes_to_another()
     # The last stage waits for the path, then receives.
     assert evaluate(problem, plan).latency_seconds == pytest.approx(14.0)
     assert serial_bound(problem, bundles) <= 14.0
-    blocks, sites = PathBlocks(problem, bundles).within(4), sites_of(problem, np.ones(4), 4)
-    assert blocks is not None
+    [blocks], sites = PathBlocks(problem, bundles).within_each([4]), sites_of(problem, np.ones(4), 4)
     dear_at_home = PartedBlocks(blocks.largest(), sites).at(np.array([100.0, 0.0]))
     assert dear_at_home.seconds[0].diagonal() == pytest.approx([10.0, 10.0])
 
