@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import connection, current_process, forkserver, get_context, process
 from pathlib import Path
 from typing import IO, Any
@@ -124,8 +124,11 @@ class ForkedService:
         return status
 
     def send_signal(self, number: int) -> None:
+        """To one that ends at the same time it does nothing: the forkserver waits for it, so its id may be gone before
+        its status is here."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

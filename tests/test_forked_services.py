@@ -60,3 +60,13 @@ def test_what_an_interpreter_reads_starts_a_program(tmp_path: Path) -> None:
         assert isinstance(process._process, subprocess.Popen)
     finally:
         process.kill()
+
+
+def test_a_signal_for_one_that_ends_at_the_same_time_does_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = planner(tmp_path, "--nonsense")
+    wait_for(lambda: process.exit_status is not None, "it to end")
+    wait_for(lambda: not psutil.pid_exists(process.process_id), "its id to be gone")
+    monkeypatch.setattr(process._process, "poll", lambda: None)
+    process._process.send_signal(signal.SIGTERM)
