@@ -37,6 +37,7 @@ from planner.partition.objective import Objective
 from planner.partition.ordered.least_bottleneck import least_bottleneck
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.ordered.program_pass import Layout
+from planner.partition.portfolio.bundle_moves import offer_moved_bundles
 from planner.partition.portfolio.cut_search import climb, fewest_stages
 from planner.partition.portfolio.exact_ideals import bound_by_fewer_nodes, least_over_ideals
 from planner.partition.portfolio.exact_latency import is_small, least_latency
@@ -237,6 +238,11 @@ def _runs_side_by_side(portfolio: Portfolio) -> bool:
     return portfolio.request.objective is Objective.LATENCY and not portfolio.problem.relay
 
 
+def _may_move_bundles(portfolio: Portfolio) -> bool:
+    is_bottleneck = portfolio.request.objective in (Objective.THROUGHPUT, Objective.STEP_TIME)
+    return is_bottleneck and portfolio.best is not None and not (portfolio.has_copies or portfolio.problem.relay)
+
+
 def _is_for(*objectives: Objective) -> Callable[[Portfolio], bool]:
     return lambda portfolio: portfolio.request.objective in objectives
 
@@ -272,6 +278,11 @@ CONTIGUOUS = (
         applies=lambda portfolio: portfolio.best is not None and _runs_side_by_side(portfolio),
     ),
     LOCAL_SEARCH,
+    Search(
+        name="bundles moved between stages",
+        run=offer_moved_bundles,
+        applies=_may_move_bundles,
+    ),
     SMALL_LATENCY,
     Search(name="other modes, where quick", run=_other_modes),
     LOCAL_SEARCH,

@@ -21,6 +21,7 @@ from planner.partition.placement.ideals.absorption import absorb
 from planner.partition.placement.ideals.contraction import ItemCosts, Items, item_costs, items_of, without_free_items
 from planner.partition.placement.ideals.incumbent import StagesIncumbent
 from planner.partition.placement.ideals.least_bottleneck import Chain, best_chain, least_load
+from planner.partition.placement.ideals.moved_items import move_items
 from planner.partition.placement.ideals.order_chains import search_orders
 from planner.partition.placement.incumbent import EQUAL
 from planner.partition.placement.infeasible import check_can_exist, nothing_fits
@@ -41,11 +42,16 @@ _TABLE_STEPS = 8
 
 
 def best_contiguous(
-    problem: PlacementProblem, *, max_pairs: int = MAX_PAIRS, out_of_time: OutOfTime = never
+    problem: PlacementProblem,
+    *,
+    max_pairs: int = MAX_PAIRS,
+    moves_items: bool = True,
+    out_of_time: OutOfTime = never,
 ) -> Placement:
     """Proven optimal if `lower_bound_seconds` is the value. Raises Infeasible.
 
-    At most about `max_pairs` pairs of ideals are looked at, after a first search that is not counted.
+    At most about `max_pairs` pairs of ideals are looked at, after a first search that is not counted. What is not
+    proven then has its items moved from stage to stage, unless whoever asks does so.
     """
     items, costs = _contracted(problem)
     check_can_exist(problem, items.item_of_node)
@@ -54,6 +60,8 @@ def best_contiguous(
     bound = least_load(costs, tuple(problem.class_devices.tolist()))
     budget = Budget(num_pairs=max_pairs, out_of_time=out_of_time)
     bound = search_all_ideals(items, costs, incumbent, bound, budget)
+    if moves_items and bound < incumbent.to_beat:
+        move_items(items, incumbent, bound, out_of_time)
     if incumbent.devices is None:
         raise nothing_fits(problem, "contiguous", proven=bound == float("inf"))
     return Placement(

@@ -66,7 +66,9 @@ def _placed(
             placement = best_free(relaxation.placement, effort=steps, out_of_time=request.out_of_time)
         else:
             pairs = int(MAX_IDEAL_PAIRS * request.effort)
-            placement = best_contiguous(relaxation.placement, max_pairs=pairs, out_of_time=request.out_of_time)
+            placement = best_contiguous(
+                relaxation.placement, max_pairs=pairs, moves_items=False, out_of_time=request.out_of_time
+            )
     except Infeasible:
         return None, 0.0
     bound = placement.lower_bound_seconds * (1 - 1e-9)

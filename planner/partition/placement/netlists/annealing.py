@@ -54,6 +54,7 @@ def annealed(
     `start` has to fit. `turn` varies the random choices. Each round is longer than the one before, so that most of any
     budget goes to long ones.
     """
+    from planner.partition.placement.draws_kernel import EXPONENTIAL
     from planner.partition.placement.netlists import annealing_kernel as kernel
 
     arena, state = kernel.arena_of(netlist), kernel.state_of(netlist, start)
@@ -76,7 +77,7 @@ def annealed(
                 break
             more = min(_CHUNK_STEPS, round_steps - done)
             ends = np.array([1 - done / round_steps, 1 - (done + more) / round_steps])
-            kernel.anneal(arena, state, kernel.EXPONENTIAL, heat.start, ends, heat.swaps, heat.clusters, more)
+            kernel.anneal(arena, state, EXPONENTIAL, heat.start, ends, heat.swaps, heat.clusters, more)
             # Sums kept up step by step drift; from the devices alone they do not.
             kernel.recount(arena, state)
 

@@ -1,8 +1,7 @@
 """Simulated annealing over cell → device: moves, swaps and moves of connected clusters.
 
 A move changes the loads of two devices only, so a step costs the cell's pins. The energy is a high power sum of the
-loads: it has slopes where the maximum alone is flat. Acceptance draws from a table of exponential order statistics and
-the generator is an xorshift: no library function whose last bit differs between machines decides anything.
+loads: it has slopes where the maximum alone is flat.
 
 This file imports numba: import it where it is needed.
 """
@@ -14,12 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.partition.placement.compiled import compiled
+from planner.partition.placement.draws_kernel import SEED, draw
 from planner.partition.placement.netlists.netlist import Netlist
 from planner.partition.problem import Floats, Integers
 
-_TABLE = 1 << 12
-# Expected order statistics of an exponential distribution: its quantiles by additions and divisions only.
-EXPONENTIAL: Floats = np.cumsum(1.0 / np.arange(_TABLE, 0, -1, dtype=np.float64))
 MAX_CLUSTER = 64
 OVERFLOW = 4.0
 
@@ -72,7 +69,7 @@ def state_of(netlist: Netlist, devices: Integers) -> State:
         pins=np.zeros((netlist.num_nets, netlist.num_devices), dtype=np.int32),
         load=np.zeros(netlist.num_devices),
         held=np.zeros(netlist.num_devices),
-        random=np.array([0x9E3779B97F4A7C15], dtype=np.uint64),
+        random=np.array([SEED], dtype=np.uint64),
         doublings=np.zeros(1, dtype=np.int64),
         best=devices.astype(np.int64),
         best_value=np.zeros(1),
@@ -82,17 +79,6 @@ def state_of(netlist: Netlist, devices: Integers) -> State:
         cluster=np.zeros(MAX_CLUSTER, dtype=np.int64),
         in_cluster=np.zeros(cells, dtype=np.int8),
     )
-
-
-@compiled
-def _random(state: State, limit: int) -> int:
-    """In [0, limit): xorshift64."""
-    x = state.random[0]
-    x ^= x << np.uint64(13)
-    x ^= x >> np.uint64(7)
-    x ^= x << np.uint64(17)
-    state.random[0] = x
-    return int(np.int64((x >> np.uint64(33)) % np.uint64(limit)))
 
 
 @compiled
@@ -198,11 +184,11 @@ def _runs(arena: Arena, cell: int, device: int) -> bool:
 def _target(arena: Arena, state: State, cell: int) -> int:
     """A device at random, or every other time one that holds a neighbour."""
     begin, end = arena.cell_begin[cell], arena.cell_begin[cell + 1]
-    if end == begin or _random(state, 2) == 0:
-        return _random(state, state.load.size)
-    net = arena.cell_net[begin + _random(state, end - begin)]
+    if end == begin or draw(state.random, 2) == 0:
+        return draw(state.random, state.load.size)
+    net = arena.cell_net[begin + draw(state.random, end - begin)]
     first, last = arena.net_begin[net], arena.net_begin[net + 1]
-    return int(state.device[arena.net_cell[first + _random(state, last - first)]])
+    return int(state.device[arena.net_cell[first + draw(state.random, last - first)]])
 
 
 @compiled
@@ -249,13 +235,13 @@ def _grow(arena: Arena, state: State, cell: int, limit: int) -> int:
     for _ in range(4 * limit):
         if size == limit:
             break
-        member = state.cluster[_random(state, size)]
+        member = state.cluster[draw(state.random, size)]
         begin, end = arena.cell_begin[member], arena.cell_begin[member + 1]
         if begin == end:
             continue
-        net = arena.cell_net[begin + _random(state, end - begin)]
+        net = arena.cell_net[begin + draw(state.random, end - begin)]
         first, last = arena.net_begin[net], arena.net_begin[net + 1]
-        neighbour = arena.net_cell[first + _random(state, last - first)]
+        neighbour = arena.net_cell[first + draw(state.random, last - first)]
         if state.device[neighbour] == origin and state.in_cluster[neighbour] == 0:
             state.in_cluster[neighbour] = 1
             state.cluster[size] = neighbour
@@ -268,7 +254,7 @@ def _grow(arena: Arena, state: State, cell: int, limit: int) -> int:
 @compiled
 def _try_cluster(arena: Arena, state: State, cell: int, target: int, scale: float, allowance: float) -> None:
     origin = state.device[cell]
-    limit = 2 + _random(state, 2 << _random(state, 5))
+    limit = 2 + draw(state.random, 2 << draw(state.random, 5))
     size = _grow(arena, state, cell, min(limit, MAX_CLUSTER))
     first, second = state.load[origin], state.load[target]
     before = _pair_energy(arena, state, origin, target, scale)
@@ -306,11 +292,11 @@ def anneal(
         left = ends[0] + (ends[1] - ends[0]) * (first / num_steps)
         temperature = start * left * left
         for _ in range(min(block, num_steps - first)):
-            allowance = temperature * exponential[_random(state, exponential.size)]
-            cell, kind = _random(state, num_cells), _random(state, 256)
+            allowance = temperature * exponential[draw(state.random, exponential.size)]
+            cell, kind = draw(state.random, num_cells), draw(state.random, 256)
             origin, other = state.device[cell], -1
             if kind < swaps:
-                other = _random(state, num_cells)
+                other = draw(state.random, num_cells)
                 target = state.device[other]
             else:
                 target = _target(arena, state, cell)

@@ -1,0 +1,76 @@
+"""Items of a contiguous placement moved between its stages, for graphs with too many ideals to look at all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.partition.arcs import after_of_arcs, distinct_arcs, topological_order
+from planner.partition.placement.costs import device_bytes
+from planner.partition.placement.ideals.contraction import Items
+from planner.partition.placement.ideals.incumbent import StagesIncumbent
+from planner.partition.placement.problem import OutOfTime, PlacementProblem
+from planner.partition.placement.stage_moves import Costs, Flow, with_items_moved
+from planner.partition.problem import Integers
+
+
+def move_items(items: Items, incumbent: StagesIncumbent, bound: float, out_of_time: OutOfTime) -> None:
+    """From the best in hand, if there is one, down to the bound; the stages stay in their order, each on its device."""
+    problem = incumbent.problem
+    if incumbent.devices is None:
+        return
+    device_of_item = np.empty(items.num_items, dtype=np.int64)
+    device_of_item[items.item_of_node] = incumbent.devices
+    devices = _in_order(items, device_of_item, problem.num_devices)
+    stage_of_device = np.full(problem.num_devices, -1, dtype=np.int64)
+    stage_of_device[devices] = np.arange(devices.size)
+    moved = with_items_moved(
+        _flow(problem, items),
+        _costs(problem, items, devices, incumbent.devices),
+        stage_of_device[device_of_item],
+        effort=1.0,
+        target_seconds=bound,
+        out_of_time=out_of_time,
+    )
+    incumbent.offer(devices[moved][items.item_of_node])
+
+
+def _in_order(items: Items, device_of_item: Integers, num_devices: int) -> Integers:
+    """The devices that hold any item, as arcs between their items ask for."""
+    tails, heads = distinct_arcs(device_of_item[items.arc_source], device_of_item[items.arc_target], num_devices)
+    before = after_of_arcs(heads.tolist(), tails.tolist(), num_devices)
+    after = after_of_arcs(tails.tolist(), heads.tolist(), num_devices)
+    order = np.array(topological_order(before, after), dtype=np.int64)
+    return order[np.isin(order, device_of_item)]
+
+
+def _flow(problem: PlacementProblem, items: Items) -> Flow:
+    maker = items.item_of_node[problem.tensor_producer]
+    tensor, reader = np.divmod(
+        np.unique(problem.read_tensor * items.num_items + items.item_of_node[problem.read_node]), items.num_items
+    )
+    apart = maker[tensor] != reader
+    return Flow(
+        num_items=items.num_items,
+        maker=maker,
+        is_returned=np.zeros(maker.size, dtype=np.bool_),
+        reads=(tensor[apart], reader[apart]),
+        arcs=(items.arc_source, items.arc_target),
+    )
+
+
+def _costs(problem: PlacementProblem, items: Items, devices: Integers, device_of_node: Integers) -> Costs:
+    """What a device pays for a tensor depends on its own class alone."""
+    kinds, count = problem.class_of_device[devices], problem.num_classes
+    pays = problem.transfer_seconds
+    spare = problem.class_bytes[kinds] - device_bytes(problem, device_of_node)[devices]
+    return Costs(
+        seconds=np.stack([np.bincount(items.item_of_node, row, items.num_items) for row in problem.seconds]),
+        kind_of_stage=kinds,
+        link=kinds[:, None] * count + kinds,
+        sent=np.repeat(pays, count, axis=0),
+        received=np.tile(pays, (count, 1)),
+        latency=np.zeros(count * count),
+        held=np.bincount(items.item_of_node, problem.node_bytes, items.num_items).astype(np.float64),
+        buffered=np.zeros(problem.num_tensors),
+        spare=spare,
+    )
