@@ -65,6 +65,8 @@ def with_items_moved(
     from planner.partition.placement import stage_moves_kernel as kernel
     from planner.partition.placement.draws_kernel import EXPONENTIAL
 
+    tails, heads = flow.arcs
+    assert (stage_of_item[tails] <= stage_of_item[heads]).all(), "stages follow the arcs"
     if flow.maker.size * max(costs.spare.size, costs.latency.size) > MAX_TABLE:
         return stage_of_item
     pipeline, state = _pipeline(flow, costs), _state(flow, costs, stage_of_item)

@@ -332,7 +332,7 @@ def anneal(
         origin, sign = state.stage[item], 1 if way == _LATER else -1
         target, kind = origin + sign, draw(random, 16)
         if kind == 0:
-            target = origin + sign * (1 + draw(random, max(1, abs(_furthest(pipeline, state, item, way) - origin))))
+            target += sign * draw(random, max(1, sign * (_furthest(pipeline, state, item, way) - origin)))
         allowance = start * left * left * exponential[draw(random, exponential.size)]
         if kind < _SINGLES:
             if not _can_move(pipeline, state, item, target):
