@@ -1,7 +1,8 @@
 """The least bottleneck of a contiguous placement: stages in an order that every forward arc follows.
 
 Exact where the order ideals are few enough (dynamic programming over pairs of ideals, as in Tarnawski et al., NeurIPS
-2020), else the best over ideals along good orders, with the bound that is proven. All ideals are searched in rounds:
+2020), else the best over ideals along good orders, its items then moved from stage to stage, with the bound that is
+proven. All ideals are searched in rounds:
 first without the free items, then with those that the bound depends on. Between rounds an ideal stays only if, within
 the relaxation, it is on a chain that is better than the value in hand, so that a round can afford to double them for
 each free item that it takes in.

@@ -6,7 +6,7 @@ Over every order    ideal_stages, exact_ideals: chains of order ideals, exact or
 A lone batch        exact_latency: branch and bound over all stages and devices; fork_stages: stages side by side
 By relaxation       relaxation: the additive model, and the way back from it to stages
 Loops, compiled     ideal_stages_kernel
-Made better         cut_search (moves on the true objective, and joins that cost nothing), replicated (copies on idle
-                    devices)
+Made better         cut_search (cuts and devices moved on the true objective, and joins that cost nothing), bundle_moves
+                    (bundles from stage to stage, in any order), replicated (copies on idle devices)
 What to say         reasons: why each stage ends where it does
 """
