@@ -99,7 +99,7 @@ def test_plans_of_cells_come_close_to_the_least(monkeypatch: pytest.MonkeyPatch)
         least = optimal(drawn, THROUGHPUT).lower_bound_seconds or 0.0
         with monkeypatch.context() as patch:
             patch.setattr(exact_ideals, "MAX_IDEALS", 0)
-            patch.setattr(relaxation, "MAX_RELAXED_NODES", 0)
+            patch.setattr(relaxation, "MAX_RELAXED_NODES_OVER_EQUAL_LINKS", 0)
             value = score(drawn, optimal(drawn, THROUGHPUT), Objective.THROUGHPUT).value
             patch.setattr(mode, "CONTIGUOUS", tuple(one for one in CONTIGUOUS if one.run is not offer_moved_bundles))
             without = score(drawn, optimal(drawn, THROUGHPUT), Objective.THROUGHPUT).value
