@@ -24,6 +24,8 @@ MAX_TABLE = 20_000_000
 _CHUNK_STEPS = 1 << 16
 # Rounds, each from the best: the first temperature, and how often loads are squared in the energy.
 _HEATS = ((3.0, 3), (0.3, 4), (1.0, 3), (0.1, 5))
+# Rounds that large programs may have in vain, one after the other: deep transformers gain nothing in any.
+_MOST_IN_VAIN = 2
 _NEGLIGIBLE = 1e-12
 
 
@@ -77,9 +79,14 @@ def with_items_moved(
     def is_over() -> bool:
         return bool(state.best_value[0] <= target_seconds * (1 + _NEGLIGIBLE)) or out_of_time()
 
-    steps = min(max(MIN_STEPS, STEPS_PER_ITEM * flow.num_items), MAX_STEPS)
-    round_steps = int(steps * effort) // len(_HEATS)
+    steps = max(MIN_STEPS, STEPS_PER_ITEM * flow.num_items)
+    is_large = steps > MAX_STEPS
+    round_steps = int(min(steps, MAX_STEPS) * effort) // len(_HEATS)
+    in_vain = 0
     for heat, doublings in _HEATS:
+        if is_large and in_vain == _MOST_IN_VAIN:
+            break
+        before = float(state.best_value[0])
         state.stage[:] = state.best
         for done in count(0, _CHUNK_STEPS):
             more = min(_CHUNK_STEPS, round_steps - done)
@@ -89,6 +96,7 @@ def with_items_moved(
             kernel.recount(pipeline, state)
             ends = np.array([1 - done / round_steps, 1 - (done + more) / round_steps])
             kernel.anneal(pipeline, state, EXPONENTIAL, heat, ends, doublings, more)
+        in_vain = 0 if state.best_value[0] < before else in_vain + 1
     return state.best.copy()
 
 

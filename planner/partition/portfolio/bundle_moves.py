@@ -17,19 +17,20 @@ from planner.partition.placement.stage_moves import Costs, Flow, with_items_move
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
-from planner.partition.score import Scored
+from planner.partition.score import Scored, score
 
 # Of which each has half the steps of the one before.
 _TRIALS = 3
 
 
 def offer_moved_bundles(portfolio: Portfolio) -> None:
-    """From the best in hand, where each stage has a device of its own."""
+    """From the best in hand without its copies, where each stage has a device of its own."""
     problem, request, best = portfolio.problem, portfolio.request, portfolio.best
     assert best is not None
+    if best.assignment.replicas:
+        best = score(problem, replace(best.assignment, replicas=()), request.objective)
     devices = best.assignment.device_of_stage
-    stages = len(devices)
-    if stages == 1 or len(set(devices)) < stages or best.assignment.replicas:
+    if len(devices) == 1 or len(set(devices)) < len(devices):
         return
     flow = _flow(problem, portfolio.bundles)
     costs = _costs(problem, portfolio.bundles, best)

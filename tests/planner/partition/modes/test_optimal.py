@@ -141,6 +141,22 @@ def test_copies_only_help(problem: PartitionProblem, num_stages: int) -> None:
     assert assignment.lower_bound_seconds <= value <= value_of(problem, alone, Objective.THROUGHPUT) * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("copies", [{"replicate": True}, {"saturate_host": True}])
+def test_copies_only_help_where_bundles_move_from_stage_to_stage(copies: dict[str, bool]) -> None:
+    """Nodes 0 and 2 on the quickest device, and 1 on another: 3.0. Segments of the program's order take 3.1."""
+    drawn = problem_of(
+        compute_seconds=[[1.5, 0.5, 1.5, 0.0, 0.0], [6.0, 2.0, 6.0, 0.0, 0.0], [3.0, 1.0, 3.0, 0.0, 0.0]],
+        reads=[[], [0], [0], [], []],
+        value_bytes=[0] * 6,
+        returned=(2,),
+        microbatches_in_flight=1,
+        latency=[[0.0, 0.0, 0.1], [0.0, 0.0, 0.0], [0.1, 0.0, 0.0]],
+        per_byte=[[0.0, 0.0, 0.025], [0.0, 0.0, 0.0], [0.025, 0.0, 0.0]],
+    )
+    assignment = optimal(drawn, asked(**copies))
+    assert value_of(drawn, assignment, Objective.THROUGHPUT) == pytest.approx(3.0)
+
+
 def test_the_slowest_stage_gets_the_idle_devices() -> None:
     problem = chain([[1.0, 8.0, 1.0]] * 5, latency=0.25)
     assignment = optimal(problem, asked(num_stages=3, replicate=True))
