@@ -8,6 +8,6 @@ Its costs      costs (of a placement: seconds and bytes of each device)
 Searches       contiguous (least bottleneck of stages in an order), by ideals/; free (least bottleneck, any node
                anywhere), by netlists/. Cost graphs have another for latency, which only `solve` asks for
 What they use  incumbent (the best so far); device_states (which devices are used, by class); stage_moves (items of a
-               pipeline from stage to stage, for any costs); compiled (numba, or plain Python), draws_kernel (random
-               numbers, the same on any machine)
+               pipeline from stage to stage, for any costs; stage_moves_kernel: its steps); compiled (numba, or plain
+               Python); draws_kernel (random numbers, the same on any machine)
 """
