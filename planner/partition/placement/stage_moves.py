@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 # Steps, of which a second has some 300,000: benchmark nets gain nearly all that they gain from more.
 MIN_STEPS, STEPS_PER_ITEM, MAX_STEPS = 20_000, 300, 400_000
-# Numbers for each value, on each stage and on each unlike link: beyond it nothing is moved.
-MAX_TABLE = 20_000_000
+_MAX_TABLE = 20_000_000
 _CHUNK_STEPS = 1 << 16
 # Rounds, each from the best: the first temperature, and how often loads are squared in the energy.
 _HEATS = ((3.0, 3), (0.3, 4), (1.0, 3), (0.1, 5))
@@ -59,6 +58,11 @@ class Costs:
     spare: Floats
 
 
+def is_too_large(flow: Flow, num_stages: int, num_links: int) -> bool:
+    """Then nothing is moved: a search would hold numbers for each value on each stage and on each unlike link."""
+    return flow.maker.size * max(num_stages, num_links) > _MAX_TABLE
+
+
 def with_items_moved(
     flow: Flow, costs: Costs, stage_of_item: Integers, *, effort: float, target_seconds: float, out_of_time: OutOfTime
 ) -> Integers:
@@ -69,7 +73,7 @@ def with_items_moved(
 
     tails, heads = flow.arcs
     assert (stage_of_item[tails] <= stage_of_item[heads]).all(), "stages follow the arcs"
-    if flow.maker.size * max(costs.spare.size, costs.latency.size) > MAX_TABLE:
+    if is_too_large(flow, costs.spare.size, costs.latency.size):
         return stage_of_item
     pipeline, state = _pipeline(flow, costs), _state(flow, costs, stage_of_item)
     kernel.recount(pipeline, state)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.partition.ordered.hosts import distinct_rows
-from planner.partition.placement.stage_moves import Costs, Flow, with_items_moved
+from planner.partition.placement.stage_moves import Costs, Flow, is_too_large, with_items_moved
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
@@ -32,8 +32,10 @@ def offer_moved_bundles(portfolio: Portfolio) -> None:
     devices = best.assignment.device_of_stage
     if len(devices) == 1 or len(set(devices)) < len(devices):
         return
-    flow = _flow(problem, portfolio.bundles)
-    costs = _costs(problem, portfolio.bundles, best)
+    flow, links = _flow(problem, portfolio.bundles), _links(problem, np.array(devices, dtype=np.int64))
+    if is_too_large(flow, len(devices), links.latency.size):
+        return
+    costs = _costs(problem, portfolio.bundles, best, links)
     start = np.empty(portfolio.bundles.count, dtype=np.int64)
     start[portfolio.bundles.bundle_of_node] = best.assignment.stage_of_node
     for trial in range(_TRIALS):
@@ -75,10 +77,8 @@ def _flow(problem: PartitionProblem, bundles: Bundles) -> Flow:
     )
 
 
-def _costs(problem: PartitionProblem, bundles: Bundles, start: Scored) -> Costs:
-    devices = np.array(start.assignment.device_of_stage, dtype=np.int64)
+def _costs(problem: PartitionProblem, bundles: Bundles, start: Scored, links: _Links) -> Costs:
     kinds = distinct_rows(problem.work_seconds)
-    links = _links(problem, devices)
     sent = np.outer(links.seconds_per_byte, problem.value_bytes)
     if problem.training is not None:
         sent += np.outer(links.seconds_per_byte_back, problem.value_gradient_bytes)
@@ -88,7 +88,7 @@ def _costs(problem: PartitionProblem, bundles: Bundles, start: Scored) -> Costs:
     np.add.at(states, problem.use_node[first], problem.whole_state_bytes[users])
     return Costs(
         seconds=np.stack([np.bincount(bundles.bundle_of_node, row, bundles.count) for row in kinds.rows]),
-        kind_of_stage=kinds.kind_of_row[devices],
+        kind_of_stage=kinds.kind_of_row[list(start.assignment.device_of_stage)],
         link=links.of_pair,
         sent=sent,
         received=sent,

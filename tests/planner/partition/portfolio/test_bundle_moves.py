@@ -40,7 +40,8 @@ def test_loads_are_those_of_evaluate_and_buffers_those_of_its_crossings(drawn: P
         scored = score(drawn, assignment, Objective.THROUGHPUT)
         if not np.isfinite(scored.value):
             continue
-        costs = bundle_moves._costs(drawn, bundles, scored)
+        links = bundle_moves._links(drawn, np.array(assignment.device_of_stage))
+        costs = bundle_moves._costs(drawn, bundles, scored, links)
         stage_of_bundle = np.empty(bundles.count, dtype=np.int64)
         stage_of_bundle[bundles.bundle_of_node] = assignment.stage_of_node
         state = stage_moves._state(flow, costs, stage_of_bundle)
@@ -135,3 +136,15 @@ def test_what_does_not_fit_is_tried_with_less_room(monkeypatch: pytest.MonkeyPat
         gained += num_trials > 1 and portfolio.best is not start
         trials.clear()
     assert gained
+
+
+def test_tables_beyond_their_size_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = cells(0)
+    portfolio = Portfolio(drawn, THROUGHPUT)
+    start = portfolio.offer(contiguous(drawn, (0, 6, 12, 18, drawn.num_nodes), (0, 1, 2, 3)))
+    monkeypatch.setattr(stage_moves, "_MAX_TABLE", 50)
+    offer_moved_bundles(portfolio)
+    assert portfolio.best is start
+    monkeypatch.setattr(stage_moves, "_MAX_TABLE", 200)
+    offer_moved_bundles(portfolio)
+    assert portfolio.best is not start
