@@ -134,7 +134,8 @@ def _values(graph: Graph, states: set[int]) -> _Values:
 
 def _deliveries(costs: NodeCosts) -> Floats:
     """[devices, nodes]. Inputs are taken where the program begins, and outputs handed back where it ends."""
-    seconds = np.zeros_like(costs.seconds)
+    # Pages that stay empty take no memory.
+    seconds = np.zeros(costs.seconds.shape)
     seconds[:, 0] += costs.input_seconds
     seconds[:, -1] += costs.output_seconds
     return seconds

@@ -223,14 +223,14 @@ class PartitionProblem:
                 object.__setattr__(self, name, np.full(size, content, dtype=entries.dtype))
         for name in ("node_backward_ratio", "node_split_ratio", "node_weight_share"):
             if not getattr(self, name).size:
-                object.__setattr__(self, name, np.full(self.compute_seconds.shape, np.nan))
+                object.__setattr__(self, name, np.broadcast_to(np.nan, self.compute_seconds.shape))
         for name in ("device_norm_rate", "device_update_rate"):
             if not getattr(self, name).size:
                 object.__setattr__(self, name, np.full(self.num_devices, np.inf))
         if not self.link_handover_seconds.size:
             object.__setattr__(self, "link_handover_seconds", np.zeros_like(self.link_latency_seconds))
         if not self.delivery_seconds.size:
-            object.__setattr__(self, "delivery_seconds", np.zeros(self.compute_seconds.shape))
+            object.__setattr__(self, "delivery_seconds", np.broadcast_to(0.0, self.compute_seconds.shape))
         fixed = np.flatnonzero(self.fixed_device != FREE)
         if fixed.size:
             seconds = self.compute_seconds.copy()

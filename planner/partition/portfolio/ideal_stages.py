@@ -29,6 +29,8 @@ class Ideals:
 
 def all_ideals(bundles: Bundles, limit: int) -> Ideals | None:
     """None if there are more than `limit`. O(ideals x bundles)."""
+    if bundles.count >= limit:
+        return None
     before = [sum(1 << producer for producer in producers) for producers in bundles.before]
     following = enumerate_ideals(Order(num_items=bundles.count, before=before, after=bundles.after), limit)
     if following is None:
