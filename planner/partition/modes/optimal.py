@@ -239,8 +239,8 @@ def _runs_side_by_side(portfolio: Portfolio) -> bool:
 
 
 def _may_move_bundles(portfolio: Portfolio) -> bool:
-    is_bottleneck = portfolio.request.objective in (Objective.THROUGHPUT, Objective.STEP_TIME)
-    return is_bottleneck and portfolio.best is not None and not portfolio.problem.relay
+    is_of_bottleneck = portfolio.request.objective is Objective.THROUGHPUT
+    return is_of_bottleneck and portfolio.best is not None and not portfolio.problem.relay
 
 
 def _is_for(*objectives: Objective) -> Callable[[Portfolio], bool]:
