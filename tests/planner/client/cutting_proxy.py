@@ -9,7 +9,10 @@ from contextlib import contextmanager
 
 
 class CuttingProxy:
-    """Cuts each of the first connections once it has carried that many bytes towards the server."""
+    """Cuts each of the first connections once it has carried that many bytes towards the server.
+
+    One that ends before, as gRPC at times gives a connection up by itself, leaves its bytes to the next.
+    """
 
     def __init__(self, target: str, cut_after_bytes: tuple[int, ...], late_seconds: float = 0.0) -> None:
         host, _, port = target.rpartition(":")
@@ -30,23 +33,28 @@ class CuttingProxy:
         await asyncio.sleep(self._late_seconds)
         upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
         back = asyncio.create_task(self._carry(upstream_reader, writer, None))
+        is_cut = False
         try:
-            await self._carry(reader, upstream_writer, budget)
+            is_cut = await self._carry(reader, upstream_writer, budget)
         finally:
+            if budget is not None and not is_cut:
+                self._budgets.insert(0, budget)
             back.cancel()
             for end in (writer, upstream_writer):
                 end.transport.abort()
 
-    async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, budget: int | None) -> None:
+    async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, budget: int | None) -> bool:
+        """Whether it was cut."""
         carried = 0
         while data := await source.read(1 << 16):
             if budget is not None and carried + len(data) > budget:
                 self.num_cuts += 1
-                return
+                return True
             target.write(data)
             await target.drain()
             carried += len(data)
             self.carried_bytes += len(data)
+        return False
 
 
 @contextmanager
