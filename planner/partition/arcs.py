@@ -90,6 +90,12 @@ def after_of_arcs(tails: Iterable[int], heads: Iterable[int], num_items: int) ->
     return after
 
 
+def grouped(group: Integers, members: Integers, num_groups: int) -> tuple[Integers, Integers]:
+    """Where each group begins, and where the last ends; and the members group by group, in their order."""
+    order = np.argsort(group, kind="stable")
+    return np.searchsorted(group[order], np.arange(num_groups + 1)), members[order]
+
+
 def _num_before(after: Sequence[Collection[int]]) -> list[int]:
     waiting = [0] * len(after)
     for readers in after:

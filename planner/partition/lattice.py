@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from planner.partition.arcs import after_of_arcs
 from planner.partition.problem import Booleans, Integers
 
 Words = npt.NDArray[np.uint64]
@@ -21,20 +22,19 @@ MAX_WORDS = 1 << 23
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Order:
-    """`before[i]`: the bitset of the direct predecessors of item i. `after[i]`: the direct successors."""
+    """The direct predecessors and successors of each item."""
 
-    num_items: int
-    before: Sequence[int]
+    before: Sequence[Sequence[int]]
     after: Sequence[Sequence[int]]
+
+    @property
+    def num_items(self) -> int:
+        return len(self.after)
 
 
 def order_of(num_items: int, arc_source: Integers, arc_target: Integers) -> Order:
-    before = [0] * num_items
-    after: list[list[int]] = [[] for _ in range(num_items)]
-    for source, target in zip(arc_source.tolist(), arc_target.tolist(), strict=True):
-        before[target] |= 1 << source
-        after[source].append(target)
-    return Order(num_items=num_items, before=before, after=after)
+    sources, targets = arc_source.tolist(), arc_target.tolist()
+    return Order(before=after_of_arcs(targets, sources, num_items), after=after_of_arcs(sources, targets, num_items))
 
 
 def enumerate_ideals(order: Order, limit: int) -> dict[int, int] | None:
@@ -46,10 +46,11 @@ def enumerate_ideals(order: Order, limit: int) -> dict[int, int] | None:
     limit = min(limit, MAX_WORDS // max(1, num_words))
     if order.num_items >= limit:
         return None
-    level = {0: sum(1 << item for item, before in enumerate(order.before) if not before)}
+    before = [_bitset(items) for items in order.before]
+    level = {0: _bitset(item for item, needed in enumerate(before) if not needed)}
     ideals = dict(level)
     for _ in range(order.num_items):
-        level = _next_level(level, order, limit - len(ideals))
+        level = _next_level(level, before, order.after, limit - len(ideals))
         ideals |= level
         if len(ideals) > limit:
             return None
@@ -84,10 +85,18 @@ def as_bits(words: Words, num_items: int) -> Booleans:
     return bits.view(np.bool_)
 
 
-def _next_level(level: dict[int, int], order: Order, room: int) -> dict[int, int]:
+def _bitset(items: Iterable[int]) -> int:
+    members = 0
+    for item in items:
+        members |= 1 << item
+    return members
+
+
+def _next_level(
+    level: dict[int, int], before: Sequence[int], after: Sequence[Sequence[int]], room: int
+) -> dict[int, int]:
     """Ideals of one more item, each with the bitset of items that may come next. Ends early beyond `room` ideals."""
     longer: dict[int, int] = {}
-    before, after = order.before, order.after
     for ideal, ready in level.items():
         if len(longer) > room:
             return longer

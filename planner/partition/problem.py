@@ -221,6 +221,7 @@ class PartitionProblem:
             entries = getattr(self, name)
             if not entries.size:
                 object.__setattr__(self, name, np.full(size, content, dtype=entries.dtype))
+        # By device and node, of many of which a number each is a lot of memory: one number, seen at every place.
         for name in ("node_backward_ratio", "node_split_ratio", "node_weight_share"):
             if not getattr(self, name).size:
                 object.__setattr__(self, name, np.broadcast_to(np.nan, self.compute_seconds.shape))

@@ -150,5 +150,4 @@ def _seconds(problem: HybridProblem, stages: Sequence[HybridStage]) -> float:
 
 
 def _of_one_order(order: Order) -> list[int]:
-    before = [[node for node in range(order.num_items) if members >> node & 1] for members in order.before]
-    return prefixes([topological_order(before, order.after)])
+    return prefixes([topological_order(order.before, order.after)])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from planner.partition.arcs import grouped
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Booleans, Floats, Integers
 
@@ -42,6 +43,22 @@ class Flow:
     reads: tuple[Integers, Integers]
     arcs: tuple[Integers, Integers]
 
+    @classmethod
+    def of(
+        cls,
+        num_items: int,
+        maker: Integers,
+        is_returned: Booleans,
+        reads: tuple[Integers, Integers],
+        arcs: tuple[Integers, Integers],
+    ) -> Flow:
+        """Of (value, item) reads that may stand twice, and be of what the item makes itself."""
+        value, reader = np.divmod(np.unique(reads[0] * num_items + reads[1]), num_items)
+        apart = maker[value] != reader
+        return cls(
+            num_items=num_items, maker=maker, is_returned=is_returned, reads=(value[apart], reader[apart]), arcs=arcs
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Costs:
@@ -59,7 +76,7 @@ class Costs:
 
 
 def is_too_large(flow: Flow, num_stages: int, num_links: int) -> bool:
-    """Then nothing is moved: a search would hold numbers for each value on each stage and on each unlike link."""
+    """For numbers of each value on each stage and on each unlike link: then nothing is to be moved."""
     return flow.maker.size * max(num_stages, num_links) > _MAX_TABLE
 
 
@@ -73,8 +90,6 @@ def with_items_moved(
 
     tails, heads = flow.arcs
     assert (stage_of_item[tails] <= stage_of_item[heads]).all(), "stages follow the arcs"
-    if is_too_large(flow, costs.spare.size, costs.latency.size):
-        return stage_of_item
     pipeline, state = _pipeline(flow, costs), _state(flow, costs, stage_of_item)
     kernel.recount(pipeline, state)
     pipeline.room[:] = state.used + costs.spare
@@ -109,12 +124,12 @@ def _pipeline(flow: Flow, costs: Costs) -> Pipeline:
 
     value, item = flow.reads
     made = np.flatnonzero(flow.maker >= 0)
-    reader_first, reader = _grouped(value, item, flow.maker.size)
+    reader_first, reader = grouped(value, item, flow.maker.size)
     touching, touched = np.concatenate([item, flow.maker[made]]), np.concatenate([value, made])
-    touched_first, touched = _grouped(touching, touched, flow.num_items)
+    touched_first, touched = grouped(touching, touched, flow.num_items)
     tails, heads = flow.arcs
-    before_first, before = _grouped(heads, tails, flow.num_items)
-    after_first, after = _grouped(tails, heads, flow.num_items)
+    before_first, before = grouped(heads, tails, flow.num_items)
+    after_first, after = grouped(tails, heads, flow.num_items)
     return Pipeline(
         seconds=np.ascontiguousarray(costs.seconds),
         kind_of_stage=costs.kind_of_stage,
@@ -161,9 +176,3 @@ def _state(flow: Flow, costs: Costs, stage_of_item: Integers) -> State:
         best=stage_of_item.astype(np.int64),
         best_value=np.zeros(1),
     )
-
-
-def _grouped(group: Integers, members: Integers, count: int) -> tuple[Integers, Integers]:
-    """Where each group begins, and the members group by group."""
-    order = np.argsort(group, kind="stable")
-    return np.searchsorted(group[order], np.arange(count + 1)), np.ascontiguousarray(members[order])

@@ -61,19 +61,15 @@ def _memory(problem: PartitionProblem, scored: Scored) -> Integers:
 
 
 def _flow(problem: PartitionProblem, bundles: Bundles) -> Flow:
-    """Of the values that any bundle reads from another, or the last stage gives back."""
     bundle = bundles.bundle_of_node
-    maker = np.where(problem.value_producer >= 0, bundle[problem.value_producer], -1)
-    value, reader = np.divmod(np.unique(problem.read_value * bundles.count + bundle[problem.read_node]), bundles.count)
-    apart = maker[value] != reader
-    heads = np.repeat(np.arange(bundles.count), [len(after) for after in bundles.after])
-    tails = np.array([other for after in bundles.after for other in after], dtype=np.int64)
-    return Flow(
-        num_items=bundles.count,
-        maker=maker,
+    tails = np.repeat(np.arange(bundles.count), [len(after) for after in bundles.after])
+    heads = np.array([other for after in bundles.after for other in after], dtype=np.int64)
+    return Flow.of(
+        bundles.count,
+        maker=np.where(problem.value_producer >= 0, bundle[problem.value_producer], -1),
         is_returned=problem.value_returned,
-        reads=(value[apart], reader[apart]),
-        arcs=(heads, tails),
+        reads=(problem.read_value, bundle[problem.read_node]),
+        arcs=(tails, heads),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.partition.arcs import grouped
 from planner.partition.lattice import Order, Words, as_bits, as_words, enumerate_ideals
 from planner.partition.ordered.hosts import distinct_rows
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
@@ -29,10 +30,7 @@ class Ideals:
 
 def all_ideals(bundles: Bundles, limit: int) -> Ideals | None:
     """None if there are more than `limit`. O(ideals x bundles)."""
-    if bundles.count >= limit:
-        return None
-    before = [sum(1 << producer for producer in producers) for producers in bundles.before]
-    following = enumerate_ideals(Order(num_items=bundles.count, before=before, after=bundles.after), limit)
+    following = enumerate_ideals(Order(before=bundles.before, after=bundles.after), limit)
     if following is None:
         return None
     words = as_words(sorted(following, key=lambda ideal: (ideal.bit_count(), ideal)), bundles.count)
@@ -115,9 +113,9 @@ class IdealStages:
         received, sent = np.zeros((2, starts.size))
         between_neighbours(
             starts, ends, self._made, self._num_read, problem.value_returned, np.where(unlinked, 0.0, self._sizes),
-            *_grouped(bundles.bundle_of_node[problem.value_producer[made]], made, bundles.count),
-            *_grouped(reader, value, bundles.count), *_grouped(last_of, last, members.shape[0]),
-            *_grouped(next_of, following, members.shape[0]), received, sent,
+            *grouped(bundles.bundle_of_node[problem.value_producer[made]], made, bundles.count),
+            *grouped(reader, value, bundles.count), *grouped(last_of, last, members.shape[0]),
+            *grouped(next_of, following, members.shape[0]), received, sent,
         )  # fmt: skip
         return received, sent
 
@@ -136,10 +134,10 @@ class IdealStages:
         nodes = [problem.read_node, problem.value_producer[made], problem.shown_node[shown]]
         is_returned = np.zeros(problem.root_bytes.size, dtype=np.bool_)
         is_returned[problem.shown_root[~shown]] = True
-        grouped = _grouped(np.concatenate(roots), np.concatenate(nodes), problem.root_bytes.size)
+        accesses = grouped(np.concatenate(roots), np.concatenate(nodes), problem.root_bytes.size)
         flowing: Floats = flowing_bytes(
             starts, ends, self._nodes, self._made, self._needed, self._sizes, problem.value_root,
-            problem.root_bytes.astype(np.float64), problem.root_producer, *grouped, is_returned,
+            problem.root_bytes.astype(np.float64), problem.root_producer, *accesses, is_returned,
             problem.microbatches_in_flight,
         )  # fmt: skip
         return states + flowing
@@ -150,9 +148,3 @@ def _counts(members: Booleans, node: Integers, item: Integers, num_items: int) -
     counts = np.zeros((num_items, members.shape[0]), dtype=np.int64)
     np.add.at(counts, item, members.T[node])
     return np.ascontiguousarray(counts.T)
-
-
-def _grouped(group: Integers, items: Integers, count: int) -> tuple[Integers, Integers]:
-    """Where each group begins, and the items group by group."""
-    order = np.argsort(group, kind="stable")
-    return np.searchsorted(group[order], np.arange(count + 1)), items[order]

@@ -9,7 +9,7 @@ from planner.partition.placement.costs import device_bytes
 from planner.partition.placement.ideals.contraction import Items
 from planner.partition.placement.ideals.incumbent import StagesIncumbent
 from planner.partition.placement.problem import OutOfTime, PlacementProblem
-from planner.partition.placement.stage_moves import Costs, Flow, with_items_moved
+from planner.partition.placement.stage_moves import Costs, Flow, is_too_large, with_items_moved
 from planner.partition.problem import Integers
 
 
@@ -23,8 +23,11 @@ def move_items(items: Items, incumbent: StagesIncumbent, bound: float, out_of_ti
     devices = _in_order(items, device_of_item, problem.num_devices)
     stage_of_device = np.full(problem.num_devices, -1, dtype=np.int64)
     stage_of_device[devices] = np.arange(devices.size)
+    flow = _flow(problem, items)
+    if is_too_large(flow, devices.size, problem.num_classes**2):
+        return
     moved = with_items_moved(
-        _flow(problem, items),
+        flow,
         _costs(problem, items, devices, incumbent.devices),
         stage_of_device[device_of_item],
         effort=1.0,
@@ -44,16 +47,11 @@ def _in_order(items: Items, device_of_item: Integers, num_devices: int) -> Integ
 
 
 def _flow(problem: PlacementProblem, items: Items) -> Flow:
-    maker = items.item_of_node[problem.tensor_producer]
-    tensor, reader = np.divmod(
-        np.unique(problem.read_tensor * items.num_items + items.item_of_node[problem.read_node]), items.num_items
-    )
-    apart = maker[tensor] != reader
-    return Flow(
-        num_items=items.num_items,
-        maker=maker,
-        is_returned=np.zeros(maker.size, dtype=np.bool_),
-        reads=(tensor[apart], reader[apart]),
+    return Flow.of(
+        items.num_items,
+        maker=items.item_of_node[problem.tensor_producer],
+        is_returned=np.zeros(problem.num_tensors, dtype=np.bool_),
+        reads=(problem.read_tensor, items.item_of_node[problem.read_node]),
         arcs=(items.arc_source, items.arc_target),
     )
 

@@ -67,9 +67,7 @@ def buffers(drawn: PartitionProblem, assignment: Assignment) -> list[float]:
     return held
 
 
-def cells(
-    number: int, *, num_cells: int = 3, width: int = 3, memory_bytes: list[int] | None = None
-) -> PartitionProblem:
+def cells(number: int, *, num_cells: int = 3, width: int = 3) -> PartitionProblem:
     """Each cell reads the two before it, in branches of two nodes that a last one joins; onto four devices."""
     random = np.random.default_rng(number)
     reads, ends = [[0]], [1]
@@ -132,8 +130,7 @@ def test_what_does_not_fit_is_tried_with_less_room(monkeypatch: pytest.MonkeyPat
         offer_moved_bundles(portfolio)
         assert portfolio.best is not None
         assert portfolio.best.fits
-        num_trials = len(trials)
-        gained += num_trials > 1 and portfolio.best is not start
+        gained += len(trials) > 1 and portfolio.best is not start
         trials.clear()
     assert gained
 
