@@ -105,7 +105,8 @@ class ServiceProcess:
 class LocalCluster:
     """`with LocalCluster(data_dir=..., memory_bytes=(a, b)) as cluster:` runs a planner and one daemon per memory size.
 
-    Devices are called `local/<device><index>`. `planner_arguments` and `daemon_arguments` are added to the commands.
+    Devices are called `local/<device><index>`. `gpus` are the numbers of the daemons' GPUs where `device` is "cuda": 0, 1,
+    2 … if none are given. `planner_arguments` and `daemon_arguments` are added to the commands.
     What has not ended by itself within `stop_seconds` is killed.
     """
 
@@ -115,6 +116,7 @@ class LocalCluster:
         data_dir: Path,
         memory_bytes: Sequence[int | None],
         device: str = "cpu",
+        gpus: Sequence[int] | None = None,
         planner_listen: str = "127.0.0.1:0",
         planner_arguments: Sequence[str] = (),
         daemon_arguments: Sequence[str] = (),
@@ -125,6 +127,7 @@ class LocalCluster:
         self.data_dir = data_dir
         self._memory_bytes = tuple(memory_bytes)
         self._device = device
+        self._gpus = tuple(range(len(self._memory_bytes)) if gpus is None else gpus)
         self._planner_listen = planner_listen
         self._planner_arguments = tuple(planner_arguments)
         self._daemon_arguments = tuple(daemon_arguments)
@@ -189,7 +192,7 @@ class LocalCluster:
         return self.planner
 
     def _launch_daemon(self, index: int, planner_address: str) -> ServiceProcess:
-        device = ("--device", "cpu") if self._device == "cpu" else ("--gpu", str(index))
+        device = ("--device", "cpu") if self._device == "cpu" else ("--gpu", str(self._gpus[index]))
         command = [sys.executable, "-m", "stage_daemon", *device, "--device-id", self.device_id(index)]
         command += ["--planner", planner_address, "--listen", "127.0.0.1:0"]
         memory = self._memory_bytes[index]

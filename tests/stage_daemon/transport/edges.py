@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from access.streams import StreamTls
 from access.tickets import purpose_key
 from stage_daemon.errors import DaemonError
+from stage_daemon.transport import connect
 from stage_daemon.transport.channel import ReceiveChannel, SendChannel
 from stage_daemon.transport.connect import Meeting, open_channels
 from stage_daemon.transport.declared import DeclaredValue, SymbolReference, ValueKind
 from stage_daemon.transport.declared import Symbol as Symbol
 from stage_daemon.transport.edge import Edge
+from stage_daemon.transport.parcel import Item, Parcel
 from stage_daemon.transport.store_server import StoreServer
 from tests.access.certificates import Certificates
 from tests.waiting import WAIT_SECONDS
 
 IN_FLIGHT = 2
+CPU = torch.device("cpu")
 CONTEXT = multiprocessing.get_context("forkserver")
 
 Script = Callable[..., None]
@@ -78,19 +84,73 @@ def meeting(
     host: str = "here",
     secret: bytes = b"",
     tls: StreamTls | None = None,
+    device: torch.device = CPU,
 ) -> Meeting:
     """Without a host the two ends share no memory."""
     return Meeting(
         address=f"127.0.0.1:{port}",
         deadline_seconds=deadline_seconds,
         microbatches_in_flight=IN_FLIGHT,
-        device=torch.device("cpu"),
+        device=device,
         on_failure=failures,
         max_tensor_bytes=1 << 34,
         host=host,
         secret=secret,
         tls=tls,
     )
+
+
+class Gpu(Enum):
+    """What crosses between two processes on one GPU goes by the host, or over NCCL as if these were two GPUs."""
+
+    BY_THE_HOST = auto()
+    NCCL = auto()
+
+    def device(self) -> torch.device:
+        """The only one, ready for use, in a process that has asked NCCL for nothing yet."""
+        if self is Gpu.NCCL:
+            # Two ranks on one GPU are refused within a host.
+            name = os.environ["NCCL_HOSTID"] = f"process {os.getpid()}"
+            connect._gpu = lambda device: name
+        device = torch.device("cuda", 0)
+        torch.zeros(1, device=device)
+        return device
+
+
+class OnGpu:
+    """An end whose tensors are on a GPU, for a script or a test that has them on the CPU."""
+
+    def __init__(self, end: Any) -> None:
+        self._end = end
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._end, name)
+
+    def send(self, parcel: Parcel) -> int:
+        num_bytes: int = self._end.send(replace(parcel, items=tuple(map(_on_gpu, parcel.items))))
+        return num_bytes
+
+    def receive(self) -> tuple[Parcel, int]:
+        parcel, num_bytes = self._end.receive()
+        assert all(item.is_cuda for item in parcel.items if isinstance(item, torch.Tensor))
+        return replace(parcel, items=tuple(map(_on_cpu, parcel.items))), num_bytes
+
+
+def _on_gpu(item: Item) -> Item:
+    return _moved(item, torch.device("cuda", 0)) if isinstance(item, torch.Tensor) else item
+
+
+def _on_cpu(item: Item) -> Item:
+    return _moved(item, CPU) if isinstance(item, torch.Tensor) else item
+
+
+def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """With its strides, whatever they are."""
+    if tensor.is_conj():
+        return _moved(tensor.conj(), device).conj()
+    storage = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage()).to(device)
+    moved = torch.empty(0, dtype=tensor.dtype, device=device)
+    return moved.set_(storage.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 @contextmanager
@@ -103,13 +163,15 @@ def other_process(
     failures: Failures,
     host: str = "here",
     tls: StreamTls | None = None,
+    gpu: Gpu | None = None,
 ) -> Iterator[tuple[SendChannel | ReceiveChannel, BaseProcess]]:
     """This process has one end of the edge, and a child runs `script` on the other."""
+    device = gpu.device() if gpu else CPU
     store = StoreServer("127.0.0.1", purpose_key(b"", "rendezvous"))
     ours, theirs = CONTEXT.Pipe()
     child = CONTEXT.Process(
         target=_run_script,
-        args=(script, edge, store.port, script_sends, deadline_seconds, host, theirs, tls),
+        args=(script, edge, store.port, script_sends, deadline_seconds, host, theirs, tls, gpu),
         daemon=True,
     )
     child.start()
@@ -117,9 +179,10 @@ def other_process(
     try:
         # So that the deadline is for connecting alone, not for starting a process too.
         assert ours.poll(WAIT_SECONDS), "the other process did not start"
-        channels = open_channels([edge], device_id, meeting(store.port, deadline_seconds, failures, host, tls=tls))
+        there = meeting(store.port, deadline_seconds, failures, host, tls=tls, device=device)
+        channels = open_channels([edge], device_id, there)
         ends = channels.receivers if script_sends else channels.senders
-        yield ends[edge.id], child
+        yield (OnGpu(ends[edge.id]) if gpu else ends[edge.id]), child
         channels.pulse.stop()
     finally:
         child.kill()
@@ -136,11 +199,15 @@ def _run_script(
     host: str,
     started: Connection,
     tls: StreamTls | None,
+    gpu: Gpu | None,
 ) -> None:
     device_id = edge.source_device_id if script_sends else edge.target_device_id
+    device = gpu.device() if gpu else CPU
     started.send(True)
-    channels = open_channels([edge], device_id, meeting(port, deadline_seconds, Failures(), host, tls=tls))
-    script((channels.senders if script_sends else channels.receivers)[edge.id])
+    there = meeting(port, deadline_seconds, Failures(), host, tls=tls, device=device)
+    channels = open_channels([edge], device_id, there)
+    end = (channels.senders if script_sends else channels.receivers)[edge.id]
+    script(OnGpu(end) if gpu else end)
     threading.Event().wait()
 
 
@@ -193,3 +260,12 @@ CONNECTIONS = {
     "tls": other_process_over_tls,
     "local": same_process,
 }
+# On machines that have a GPU only.
+ON_GPU = {
+    "gpu by memory": partial(other_process, gpu=Gpu.BY_THE_HOST),
+    "gpu by tcp": partial(other_process, host="", gpu=Gpu.BY_THE_HOST),
+    "nccl": partial(other_process, gpu=Gpu.NCCL),
+    "nccl between hosts": partial(other_process, host="", gpu=Gpu.NCCL),
+}
+if torch.cuda.is_available():
+    CONNECTIONS |= ON_GPU

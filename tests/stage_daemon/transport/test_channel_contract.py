@@ -33,7 +33,7 @@ from tests.waiting import WAIT_SECONDS, wait_for
 
 # Longer than a deadline that is kept only because there are signs of life.
 QUIET_DEADLINES = 1.5
-BETWEEN_PROCESSES = ("memory", "tcp", "tls")
+BETWEEN_PROCESSES = tuple(name for name in CONNECTIONS if name != "local")
 MATRIX = tensor(1, "hidden", torch.float32, "b", "s")
 ROWS = tensor(2, "rows", torch.int64, "b")
 
@@ -47,14 +47,7 @@ def opened() -> Iterator[ExitStack]:
         yield stack
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("memory", marks=pytest.mark.services),
-        pytest.param("tcp", marks=pytest.mark.services),
-        pytest.param("tls", marks=pytest.mark.services),
-        "local",
-    ]
-)
+@pytest.fixture(params=[*(pytest.param(name, marks=pytest.mark.services) for name in BETWEEN_PROCESSES), "local"])
 def connect(request: pytest.FixtureRequest) -> Callable[..., AbstractContextManager]:
     return partial(CONNECTIONS[request.param], deadline_seconds=WAIT_SECONDS, failures=Failures())
 
