@@ -43,7 +43,7 @@ class Bench:
 
     @property
     def num_windows(self) -> int:
-        return 1 if self.quick else 9
+        return 1 if self.quick else 5
 
     def seconds(self, call: Callable[[], object]) -> float:
         """Of a call, the median; the device is done at the end of each."""

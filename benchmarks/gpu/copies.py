@@ -1,4 +1,4 @@
-"""Copies between the host and the device through pinned memory on a stream of their own, beside torch's pageable ones."""
+"""Copies between host and device through pinned memory on a stream of their own, beside torch's pageable ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stage_daemon.transport.streams import Copies, Event, copies_of
 class NoStreams:
     """A CPU's: it is done with a call when it returns, and all memory is its own."""
 
-    compute = None
+    compute = current = None
 
     def new_stream(self) -> None:
         pass
@@ -24,8 +24,11 @@ class NoStreams:
     def use(self, stream: Any) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def mark(self, stream: Any) -> NoStreams:
+    def mark(self, stream: Any, *, timed: bool = False) -> NoStreams:
         return self
+
+    def seconds_between(self, before: Event, after: Event) -> float:
+        return 0.0
 
     def synchronize(self) -> None:
         pass

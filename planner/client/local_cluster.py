@@ -105,9 +105,9 @@ class ServiceProcess:
 class LocalCluster:
     """`with LocalCluster(data_dir=..., memory_bytes=(a, b)) as cluster:` runs a planner and one daemon per memory size.
 
-    Devices are called `local/<device><index>`. `gpus` are the numbers of the daemons' GPUs where `device` is "cuda": 0, 1,
-    2 … if none are given. `planner_arguments` and `daemon_arguments` are added to the commands.
-    What has not ended by itself within `stop_seconds` is killed.
+    Devices are called `local/<device><index>`. `gpus` are the numbers of the daemons' GPUs where `device` is "cuda": by
+    default each has one of its own. `planner_arguments` and `daemon_arguments` are added to the commands. What has not
+    ended by itself within `stop_seconds` is killed.
     """
 
     def __init__(

@@ -55,7 +55,17 @@ def _track_name(thread: MeasuredThread) -> str:
     of = "" if not stages else f" of stage {', '.join(map(str, stages))}"
     if thread.hands_on:
         return f"between clients and copies{of}"
-    return f"{'training steps' if thread.is_training else 'microbatches'}{of}"
+    return f"{_what_is_done(thread)}{of}"
+
+
+def _what_is_done(thread: MeasuredThread) -> str:
+    """A stage on a GPU has a track for what comes to it, one for its passes, and one for what leaves it."""
+    if thread.is_training:
+        return "training steps"
+    activities = {span.activity for span in thread.spans}
+    if not any(activity.is_compute for activity in activities):
+        return "inputs" if any(activity.is_receive for activity in activities) else "outputs"
+    return "microbatches" if len(activities) > 1 else "passes"
 
 
 def _entries(thread: MeasuredThread, process: int, track: int, summary: Summary) -> Iterator[dict[str, Any]]:

@@ -13,13 +13,15 @@ from stage_daemon.loader.accumulation import accumulating_program
 from stage_daemon.loader.compilable import compilable_program
 from stage_daemon.loader.contexts import leave_as_found
 from stage_daemon.loader.evaluation import evaluation_program
+from stage_daemon.loader.returned_states import returned_states
 
 
 class StageModule(nn.Module):
     """Takes the flat non-constant inputs and gives a tuple of the non-constant outputs, in the graph's order.
 
     `state_names` maps each state's own name to the attribute of `program` that holds it: wire strings never become
-    identifiers. Tied states are one tensor under several names. A run writes the states `written_names`.
+    identifiers. Tied states are one tensor under several names. A run writes the states `written_names`, a step those
+    that are parameters; an output that is one of either is a copy, which stays what it was.
     """
 
     def __init__(
@@ -35,16 +37,21 @@ class StageModule(nn.Module):
         self.state_names = dict(state_names)
         self._switches_context = switches_context
         self.written_names = written_names
+        written = {state_names[name] for name in written_names}
+        written |= {name for name in state_names.values() if isinstance(getattr(program, name), nn.Parameter)}
+        self._copied = returned_states(program, written)
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
         # Not program(...): its wrapper prints generated source to stderr whenever a microbatch raises.
         with leave_as_found() if self._switches_context else nullcontext():
             outputs: tuple[Any, ...] = self.program.forward(*inputs)
-        return outputs
+        if not self._copied:
+            return outputs
+        return tuple(one.clone() if position in self._copied else one for position, one in enumerate(outputs))
 
     def function(self) -> Callable[..., tuple[Any, ...]]:
         """What a call of this module does, without the calls in between. For programs that nobody replaces."""
-        return self.forward if self._switches_context else self.program.forward
+        return self.forward if self._switches_context or self._copied else self.program.forward
 
     def states(self) -> dict[str, torch.Tensor]:
         """Every state under its own name."""
@@ -89,7 +96,7 @@ class StageModule(nn.Module):
 
     def evaluating(self) -> StageModule:
         """The same program on the same states, without what is done in training only."""
-        return StageModule(evaluation_program(self.program), self.state_names, switches_context=self._switches_context)
+        return self.with_program(evaluation_program(self.program))
 
     def accumulating(self) -> StageModule:
         """The same program on the same states, whose large linear layers add to their weights' gradients as they are

@@ -12,6 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+_MAY_RETURN_ARGUMENT = frozenset({"returns", "lone_operand", "dropout"})
 # What an argument may be in evaluation.
 _VALUES: Mapping[str, Any] = {"false": False, "0": 0.0}
 
@@ -59,6 +60,6 @@ def _facts_from(words: tuple[str, ...]) -> OperatorFacts:
         indices=values.get("indices", ""),
         detaches="detaches" in values,
         arithmetic="arithmetic" in values,
-        returns_argument="returns" in values,
+        returns_argument=not _MAY_RETURN_ARGUMENT.isdisjoint(values),
         evaluation=(argument, _VALUES[value]) if argument else None,
     )

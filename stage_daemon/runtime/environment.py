@@ -14,9 +14,13 @@ from stage_daemon.transport.parcel import Item, MicrobatchFailure, Parcel, Parce
 
 @dataclass(slots=True, kw_only=True)
 class Environment:
-    """Values by id. A failed microbatch has none, and goes on only to keep its place in the order."""
+    """Values by id. A failed microbatch has none, and goes on only to keep its place in the order.
+
+    `position` is its place among those of its lane.
+    """
 
     microbatch: int
+    position: int = 0
     session_id: int = 0
     sequence: int = 0
     values: dict[int, Item] = field(default_factory=dict)

@@ -22,6 +22,7 @@ from stage_daemon.transport.channel import ReceiveChannel, SendChannel
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.header import BadHeader
 from stage_daemon.transport.parcel import Item, MicrobatchFailure, ParcelKind
+from stage_daemon.transport.streams import Streams
 from stage_daemon.transport.turn import EVERY, Turn
 
 
@@ -29,8 +30,7 @@ from stage_daemon.transport.turn import EVERY, Turn
 class Surroundings:
     """What a worker's lanes share. `ingress` is only where the first stage is, `egress` only where the last is.
 
-    `until_computed` waits for what was launched on the device. After each pass, so that what the device fails at is the
-    fault of the stage that ran, the pass's time is the device's, and nothing is announced before it is there.
+    `streams` are of a device that computes by itself once it is given a pass.
     """
 
     deployment_id: str
@@ -43,7 +43,7 @@ class Surroundings:
     output_ids: tuple[int, ...] = ()
     ingress: Ingress | None = None
     egress: Egress | None = None
-    until_computed: Callable[[], None] = lambda: None
+    streams: Streams | None = None
 
 
 def stage_of(lane: Lane) -> int:
@@ -69,7 +69,8 @@ def is_fed(lane: Lane) -> bool:
 class LaneInterpreter:
     """One lane on one thread. A microbatch that a stage cannot run fails alone; any other error ends the worker.
 
-    `turn` says which microbatches are the lane's.
+    `turn` says which microbatches are the lane's. A stage of it is done with a microbatch when its call returns; see
+    `device_lane` for devices where it is not.
     """
 
     def __init__(self, lane: Lane, surroundings: Surroundings, turn: Turn = EVERY) -> None:
@@ -80,37 +81,59 @@ class LaneInterpreter:
         self._channels = {
             action.index: channels_in_turn(action) for action in lane if action.kind in (Kind.RECEIVE, Kind.SEND)
         }
-        doers = {
+        self._doers = {
             Kind.TAKE_INPUT: self._take_input,
             Kind.RECEIVE: self._receive,
             Kind.FORWARD: self._forward,
             Kind.SEND: self._send,
             Kind.GIVE_OUTPUT: self._give_output,
         }
-        reads = reading(surroundings.stages, surroundings.edges, surroundings.output_ids)
-        first = stage_of(lane)
-        stages = [action.index if action.kind is Kind.FORWARD else first for action in lane]
-        self.timeline = Timeline(timed(lane, stages))
-        self._loop = ActionLoop(lane, doers, [0] * len(lane), reads, self.timeline, range(len(lane)))
+        self._reads = reading(surroundings.stages, surroundings.edges, surroundings.output_ids)
+        self.stage = stage_of(lane)
         # What only hands on for copies of a stage has not run it.
-        self._metrics = surroundings.metrics[first] if runs_a_stage(lane) else StageMetrics()
-        self._position = -1
+        self._metrics = surroundings.metrics[self.stage] if runs_a_stage(lane) else StageMetrics()
+        self._timed = timed(lane, [action.index if action.kind is Kind.FORWARD else self.stage for action in lane])
+        self._num_begun = 0
+        # Of each thread.
+        self.timelines: tuple[Timeline, ...] = ()
+        self._make_loops()
 
-    def run(self) -> None:
-        """Returns once the end has come and gone on. Raises what took an edge down, or this lane."""
+    @property
+    def threads(self) -> Mapping[str, Callable[[], None]]:
+        """What each runs, by its name. All return once the end has come and gone on, or raise what took an edge down,
+        or this lane."""
+        return {f"lane-{self.stage}": self._run}
+
+    def _make_loops(self) -> None:
+        self._loop = self._loop_over(range(len(self._lane)))
+
+    def _loop_over(self, positions: range) -> ActionLoop:
+        """Those actions of the lane, on a timeline of their own."""
+        lane = tuple(self._lane[position] for position in positions)
+        timeline = Timeline(self._timed)
+        self.timelines += (timeline,)
+        return ActionLoop(lane, self._doers, [0] * len(lane), self._reads, timeline, positions)
+
+    def _run(self) -> None:
         with torch.no_grad():
             while not self._run_microbatch().ended:
                 pass
+        self._wait_for_receivers()
+
+    def _wait_for_receivers(self) -> None:
         for action in self._lane:
             if action.kind is Kind.SEND:
                 for edge_id in self._channels[action.index]:
                     self._around.senders[edge_id].wait()
 
     def _run_microbatch(self) -> Environment:
-        self._position += 1
-        environment = Environment(microbatch=self._turn.microbatch(self._position))
+        environment = self._next()
         self._loop.run(environment.microbatch, (environment,))
         return environment
+
+    def _next(self) -> Environment:
+        position, self._num_begun = self._num_begun, self._num_begun + 1
+        return Environment(microbatch=self._turn.microbatch(position), position=position)
 
     def _take_input(self, _: int, environment: Environment) -> None:
         assert self._around.ingress is not None
@@ -126,7 +149,7 @@ class LaneInterpreter:
 
     def _receive(self, index: int, environment: Environment) -> None:
         channels = self._channels[index]
-        edge_id = channels[self._position % len(channels)]
+        edge_id = channels[environment.position % len(channels)]
         parcel, num_bytes = self._around.receivers[edge_id].receive()
         self._metrics.received_bytes += num_bytes
         environment.admit(parcel, self._around.edges[edge_id])
@@ -152,7 +175,6 @@ class LaneInterpreter:
                 outputs = self._run_drawing(stage, items, environment.microbatch)
             else:
                 outputs = stage.run(*items)
-            self._around.until_computed()
         except Exception as error:
             raise_if_ruinous(stage, error)
             environment.fail(stage_failure(stage, error))
@@ -169,7 +191,7 @@ class LaneInterpreter:
             for edge_id in channels:
                 self._around.senders[edge_id].send(environment.parcel(self._around.edges[edge_id]))
             return
-        edge_id = channels[self._position % len(channels)]
+        edge_id = channels[environment.position % len(channels)]
         edge, sender = self._around.edges[edge_id], self._around.senders[edge_id]
         try:
             self._metrics.sent_bytes += sender.send(environment.parcel(edge))

@@ -10,7 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from array import array
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -186,6 +188,39 @@ class Timeline:
             self._counts + np.bincount(done, minlength=num),
             self._seconds + np.bincount(done, weights=entry_seconds, minlength=num),
         )
+
+
+class DeviceTimeline(Timeline):
+    """Passes of a device that computes by itself, each entered once it is done: how long it took is the device's word.
+
+    One thread launches, another one waits and enters.
+    """
+
+    def __init__(self, actions: Iterable[TimedAction], position: int) -> None:
+        """Of a lane's actions, `position` is the pass's."""
+        super().__init__(actions)
+        self._entry = array("q", [position])
+        # Of those that are not done yet.
+        self._launched: deque[float] = deque()
+
+    def launching(self) -> None:
+        self._launched.append(clock())
+
+    def done(self, number: int, seconds: float) -> None:
+        """The pass that was launched first of those that are not done."""
+        end, position = clock(), self.begin(number, self._entry)
+        self.ends[position - 1], self.ends[position] = end - seconds, end
+        self.position = position + 1
+        self._launched.popleft()
+
+    def given_up(self) -> None:
+        """What was launched last was not: it failed before the device had all of it."""
+        self._launched.pop()
+
+    def under_way(self) -> UnderWay | None:
+        with suppress(IndexError):
+            return UnderWay(timed=self.actions[self._entry[0]], since_seconds=self._launched[0])
+        return None
 
 
 def timed(actions: Sequence[Action], stages: Sequence[int]) -> tuple[TimedAction, ...]:

@@ -48,7 +48,7 @@ class NcclPipe:
     def send(self, payloads: Sequence[torch.Tensor]) -> None:
         streams = self._streams
         # A copy that makes a payload dense may still be under way.
-        streams.wait(self._stream, streams.mark(streams.compute))
+        streams.wait(self._stream, streams.mark(streams.current))
         with _as_peer_gone(), streams.use(self._stream):
             for payload in payloads:
                 self._group.send([payload], self._peer, 0).wait()

@@ -5,6 +5,7 @@ Tests give a device that only writes down what is asked. Events sleep while they
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -21,10 +22,14 @@ class Event(Protocol):
 
 
 class Streams(Protocol):
-    """One device's. A stream is whatever `new_stream` gives; `compute` is the one that stages run on."""
+    """One device's. A stream is whatever `new_stream` gives; `compute` is the one that stages run on, and `current` the
+    calling thread's: `compute`, if it uses no other."""
 
     @property
     def compute(self) -> Any: ...
+
+    @property
+    def current(self) -> Any: ...
 
     def new_stream(self) -> Any: ...
 
@@ -32,8 +37,12 @@ class Streams(Protocol):
         """What is launched and allocated inside is of this stream."""
         ...
 
-    def mark(self, stream: Any) -> Event:
+    def mark(self, stream: Any, *, timed: bool = False) -> Event:
         """Done once all that the stream has been given is."""
+        ...
+
+    def seconds_between(self, before: Event, after: Event) -> float:
+        """Two timed marks of one stream, both done: by the device's clock."""
         ...
 
     def wait(self, stream: Any, event: Event) -> None:
@@ -57,16 +66,24 @@ class CudaStreams:
     def compute(self) -> Any:
         return torch.cuda.default_stream(self._device)
 
+    @property
+    def current(self) -> Any:
+        return torch.cuda.current_stream(self._device)
+
     def new_stream(self) -> Any:
         return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def use(self, stream: Any) -> AbstractContextManager[Any]:
         return torch.cuda.stream(stream)
 
-    def mark(self, stream: Any) -> Event:
-        event: Event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    def mark(self, stream: Any, *, timed: bool = False) -> Event:
+        event: Event = torch.cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
         event.record(stream)  # type: ignore[attr-defined]
         return event
+
+    def seconds_between(self, before: Event, after: Event) -> float:
+        milliseconds: float = before.elapsed_time(after)  # type: ignore[attr-defined]
+        return 1e-3 * milliseconds
 
     def wait(self, stream: Any, event: Event) -> None:
         stream.wait_event(event)
@@ -99,22 +116,31 @@ class Copies:
         self._stream = streams.new_stream()
 
     def to_device(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Stages may be launched on them at once: their stream waits for the copies."""
-        pinned = [tensor if tensor.is_pinned() else self._streams.pinned(tensor).copy_(tensor) for tensor in tensors]
+        """Stages may be launched on them at once: the caller's stream waits for the copies."""
+        pinned = [tensor if tensor.is_pinned() else self._in_pinned(tensor) for tensor in tensors]
         with self._streams.use(self._stream):
             copied = [tensor.to(self._device, non_blocking=True) for tensor in pinned]
-        self._streams.wait(self._streams.compute, self._streams.mark(self._stream))
+        current = self._streams.current
+        self._streams.wait(current, self._streams.mark(self._stream))
         for tensor in copied:
-            self._streams.keep_for(tensor, self._streams.compute)
+            self._streams.keep_for(tensor, current)
         return copied
 
     def to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Returns once they are there."""
-        self._streams.wait(self._stream, self._streams.mark(self._streams.compute))
+        """Of the caller's stream. Returns once they are there."""
+        self._streams.wait(self._stream, self._streams.mark(self._streams.current))
         with self._streams.use(self._stream):
             copied = [self._streams.pinned(tensor).copy_(tensor, non_blocking=True) for tensor in tensors]
         self._streams.mark(self._stream).synchronize()
         return copied
+
+    def _in_pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        pinned = self._streams.pinned(tensor)
+        if tensor.is_contiguous():
+            # By this thread alone: torch's copy wakes as many as it has, and they are slow to come on a busy host.
+            ctypes.memmove(pinned.data_ptr(), tensor.data_ptr(), tensor.nbytes)
+            return pinned
+        return pinned.copy_(tensor)
 
 
 def moved(items: Sequence[Item], move: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]) -> tuple[Item, ...]:

@@ -18,10 +18,10 @@ from stage_daemon.errors import Conflict, DaemonError, InvalidRequest, StageFail
 from stage_daemon.loader.stage_module import StageModule
 from stage_daemon.runtime.actions import Kind
 from stage_daemon.runtime.choices import Choices
+from stage_daemon.runtime.device_lane import interpreter_of
 from stage_daemon.runtime.egress import Egress, Result
 from stage_daemon.runtime.ingress import Ingress, InputFormat, Submission
 from stage_daemon.runtime.interpreter import (
-    LaneInterpreter,
     Surroundings,
     channels_in_turn,
     is_fed,
@@ -129,7 +129,8 @@ class Pipeline:
                 tls=StreamTls(files=tls, peer_identity=request.daemon_identity or DAEMON_ROLE) if tls else None,
             ),
         )
-        self._until_computed = waiting_until_computed(streams_of(device))
+        streams = streams_of(device)
+        self._until_computed = waiting_until_computed(streams)
         self._blobs = blobs
         self._step_timeline = step_timeline(self._lane_of_steps) if self._lane_of_steps else None
         if self._lane_of_steps:
@@ -145,24 +146,24 @@ class Pipeline:
             output_ids=tuple(value.value for value in request.outputs),
             ingress=self._ingress,
             egress=self._egress,
-            until_computed=self._until_computed,
+            streams=streams,
         )
         turns = [wire.turn_from_proto(lane.turn) if lane.HasField("turn") else EVERY for lane in request.lanes]
         self._interpreters = tuple(
-            LaneInterpreter(lane, self._around, turn) for lane, turn in zip(self._lanes, turns, strict=True)
+            interpreter_of(lane, self._around, turn) for lane, turn in zip(self._lanes, turns, strict=True)
         )
         # One for each thread; that of training steps is the last.
         self.timelines: tuple[Timeline, ...] = (
-            *(interpreter.timeline for interpreter in self._interpreters),
+            *(timeline for interpreter in self._interpreters for timeline in interpreter.timelines),
             *((self._step_timeline,) if self._step_timeline else ()),
         )
 
     def start(self) -> None:
-        self._threads = [
-            self._spawn(f"lane-{stage_of(lane)}", interpreter.run, stage_of(lane))
-            for lane, interpreter in zip(self._lanes, self._interpreters, strict=True)
-        ]
-        self._fed_threads = [thread for thread, lane in zip(self._threads, self._lanes, strict=True) if is_fed(lane)]
+        self._fed_threads = []
+        for lane, interpreter in zip(self._lanes, self._interpreters, strict=True):
+            threads = [self._spawn(name, run, interpreter.stage) for name, run in interpreter.threads.items()]
+            if is_fed(lane):
+                self._fed_threads += threads
         if self._gives_output:
             self._fed_threads.append(self._spawn("results", self._give_results, None))
         if self._training is not None:

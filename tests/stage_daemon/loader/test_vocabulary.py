@@ -23,7 +23,7 @@ def test_evaluation_sets_an_argument_of_the_operator() -> None:
 
 
 def test_an_operator_has_the_facts_of_its_row() -> None:
-    assert facts_of("aten::dropout") == OperatorFacts(evaluation=("train", False))
+    assert facts_of("aten::dropout") == OperatorFacts(returns_argument=True, evaluation=("train", False))
     assert facts_of("aten::scaled_dot_product_attention") == OperatorFacts(
         evaluation=("dropout_p", 0.0), arithmetic=True
     )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
+
+from stage_daemon.transport.streams import Event
+from tests.waiting import WAIT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,8 @@ class MadeUpEvent:
     after: int
 
     def synchronize(self) -> None:
+        if self.streams.is_done is not None:
+            assert self.streams.is_done.wait(WAIT_SECONDS)
         if self.streams.failure is not None:
             raise self.streams.failure
         self.streams.log.append(("host waits for", self.stream))
@@ -25,13 +31,21 @@ class MadeUpEvent:
 
 @dataclass(slots=True)
 class MadeUpStreams:
-    """`log` has (what, stream) in the order asked; `current` is the stream in use."""
+    """`log` has (what, stream) in the order asked. It is done with what it was asked once `is_done` is set, where there
+    is that, and took `seconds` between any two marks."""
 
     failure: Exception | None = None
+    seconds: float = 0.0
+    is_done: threading.Event | None = None
     log: list[tuple[str, str]] = field(default_factory=list)
-    current: str = "compute"
     compute: str = "compute"
     num_made: int = 0
+    _of_threads: threading.local = field(default_factory=threading.local)
+
+    @property
+    def current(self) -> str:
+        stream: str = getattr(self._of_threads, "stream", self.compute)
+        return stream
 
     def new_stream(self) -> str:
         self.num_made += 1
@@ -39,13 +53,16 @@ class MadeUpStreams:
 
     @contextmanager
     def use(self, stream: str) -> Iterator[None]:
-        before, self.current = self.current, stream
+        before, self._of_threads.stream = self.current, stream
         try:
             yield
         finally:
-            self.current = before
+            self._of_threads.stream = before
 
-    def mark(self, stream: str) -> MadeUpEvent:
+    def seconds_between(self, before: Event, after: Event) -> float:
+        return self.seconds
+
+    def mark(self, stream: str, *, timed: bool = False) -> MadeUpEvent:
         return MadeUpEvent(self, stream, len(self.log))
 
     def wait(self, stream: str, event: MadeUpEvent) -> None:

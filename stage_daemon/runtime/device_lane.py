@@ -1,0 +1,116 @@
+"""A lane on a GPU: one thread receives and launches microbatches, another waits for them and hands them on.
+
+A device computes by itself once a pass is launched. So that it never waits for whoever brings its inputs or takes its
+outputs away, the next microbatch is launched while the one before is computed and handed on. What is made of outputs on
+their way out runs on a stream of its own: on that of the stages it would come behind the next pass.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+
+from stage_daemon.runtime.actions import Kind, Lane
+from stage_daemon.runtime.environment import Environment
+from stage_daemon.runtime.failures import raise_if_ruinous, stage_failure
+from stage_daemon.runtime.interpreter import LaneInterpreter, Surroundings, runs_a_stage
+from stage_daemon.runtime.timeline import DeviceTimeline
+from stage_daemon.transport.streams import Event
+from stage_daemon.transport.turn import EVERY, Turn
+
+# One that is computed or handed on, and the next.
+_MOST_LAUNCHED = 2
+
+
+class _Pass(NamedTuple):
+    """On the stream of stages: where it begins, and where it ends."""
+
+    begins: Event
+    ends: Event
+
+
+class DeviceLane(LaneInterpreter):
+    """Of a stage on a device with streams. What a pass fails at is its stage's fault, and known before it is handed
+    on."""
+
+    @property
+    def threads(self) -> Mapping[str, Callable[[], None]]:
+        return {f"lane-{self.stage}": self._launch_all, f"out-{self.stage}": self._hand_on_all}
+
+    def _make_loops(self) -> None:
+        assert self._around.streams is not None
+        self._streams = self._around.streams
+        self._way_out = self._streams.new_stream()
+        [at] = [position for position, action in enumerate(self._lane) if action.kind is Kind.FORWARD]
+        self._arrivals = self._loop_over(range(at))
+        self._departures = self._loop_over(range(at + 1, len(self._lane)))
+        self._device_timeline = DeviceTimeline(self._timed, at)
+        self.timelines += (self._device_timeline,)
+        needed = {value_id for action in self._lane[at + 1 :] for value_id in self._reads(action)}
+        self._read_by_pass_alone = tuple(
+            value_id for value_id in self._around.stages[self.stage].input_ids if value_id not in needed
+        )
+        self._free = threading.Semaphore(_MOST_LAUNCHED)
+        self._launched: queue.SimpleQueue[tuple[Environment, _Pass | None]] = queue.SimpleQueue()
+
+    def _launch_all(self) -> None:
+        with torch.no_grad():
+            is_over = False
+            while not is_over:
+                self._free.acquire()
+                environment = self._next()
+                self._arrivals.run(environment.microbatch, (environment,))
+                self._launched.put((environment, self._launch(environment)))
+                is_over = environment.ended
+
+    def _launch(self, environment: Environment) -> _Pass | None:
+        """None where the device has not all of it."""
+        streams, timeline = self._streams, self._device_timeline
+        if environment.is_void:
+            self._forward(self.stage, environment)
+            return None
+        begins = streams.mark(streams.compute, timed=True)
+        timeline.launching()
+        self._forward(self.stage, environment)
+        environment.drop(self._read_by_pass_alone)
+        if environment.failure is not None:
+            timeline.given_up()
+            return None
+        return _Pass(begins, streams.mark(streams.compute, timed=True))
+
+    def _hand_on_all(self) -> None:
+        with torch.no_grad(), self._streams.use(self._way_out):
+            is_over = False
+            while not is_over:
+                environment, launched = self._launched.get()
+                if launched is not None:
+                    self._finish(environment, launched)
+                self._departures.run(environment.microbatch, (environment,))
+                is_over = environment.ended
+                del environment
+                self._free.release()
+        self._wait_for_receivers()
+
+    def _finish(self, environment: Environment, launched: _Pass) -> None:
+        stage, streams = self._around.stages[self.stage], self._streams
+        try:
+            launched.ends.synchronize()
+            seconds = streams.seconds_between(*launched)
+        except Exception as error:
+            raise_if_ruinous(stage, error)
+            environment.fail(stage_failure(stage, error))
+            seconds = 0.0
+        self._device_timeline.done(environment.microbatch, seconds)
+        for item in environment.values.values():
+            if isinstance(item, torch.Tensor):
+                streams.keep_for(item, self._way_out)
+
+
+def interpreter_of(lane: Lane, surroundings: Surroundings, turn: Turn = EVERY) -> LaneInterpreter:
+    """As the device needs it."""
+    is_launched = surroundings.streams is not None and runs_a_stage(lane)
+    return (DeviceLane if is_launched else LaneInterpreter)(lane, surroundings, turn)
