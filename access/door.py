@@ -13,7 +13,7 @@ import os
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from access.ring import Ring, aligned, create_ring
 
@@ -92,7 +92,7 @@ class SlotWriter:
         self, sequence: int, message: bytes, payloads: Sequence[memoryview], announce: Callable[[Ring, int], bool]
     ) -> list[bytes | memoryview]:
         """To be sent next. Its payloads lie in a slot, if there is one for them, and follow the message otherwise."""
-        num_bytes = bytes_together(payloads)
+        num_bytes = bytes_together(map(len, payloads))
         slot = self.take(num_bytes, announce) if fits_beside_slot(len(message)) else None
         if slot is None:
             return framed(sequence, message, payloads)
@@ -275,13 +275,11 @@ def fits_beside_slot(message_bytes: int) -> bool:
     return message_bytes <= _MAX_SLOT_MESSAGE_BYTES
 
 
-def bytes_together(payloads: Sequence[memoryview]) -> int:
-    """Of the payloads, each from a multiple of 64 bytes on."""
-    if len(payloads) == 1:
-        return len(payloads[0])
+def bytes_together(sizes: Iterable[int]) -> int:
+    """Of payloads of those sizes, each from a multiple of 64 bytes on."""
     num_bytes = 0
-    for payload in payloads:
-        num_bytes = aligned(num_bytes) + len(payload)
+    for size in sizes:
+        num_bytes = aligned(num_bytes) + size
     return num_bytes
 
 

@@ -36,6 +36,16 @@ def aligned(num_bytes: int) -> int:
     return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
+class _Mapping(mmap.mmap):
+    """Calls back before the memory goes: whoever has told others where it lies."""
+
+    callbacks: list[Callable[[], object]]
+
+    def __del__(self) -> None:
+        for callback in getattr(self, "callbacks", ()):
+            callback()
+
+
 class Ring:
     """One end's mapping of the memory. Slots need not come free in the order that they were taken in."""
 
@@ -51,7 +61,7 @@ class Ring:
                 raise ValueError("shared memory of huge pages, which a host can run out of while they are read")
             if os.fstat(descriptor).st_size != size_bytes:
                 raise ValueError(f"shared memory of {os.fstat(descriptor).st_size} bytes, needs {size_bytes}")
-            self._memory = mmap.mmap(descriptor, size_bytes)
+            self._memory = _Mapping(descriptor, size_bytes)
             is_such = True
         finally:
             if not (is_such and keeps_descriptor):
@@ -95,7 +105,20 @@ class Ring:
 
     def write(self, slot: int, offset: int, source: int | bytes, num_bytes: int) -> None:
         """Copies that many bytes, or what this process has at that address, into the slot."""
-        ctypes.memmove(self._address + slot * self.slot_bytes + offset, source, num_bytes)
+        ctypes.memmove(self.address_of(slot) + offset, source, num_bytes)
+
+    def address_of(self, slot: int) -> int:
+        """Of its first byte, in this process."""
+        return self._address + slot * self.slot_bytes
+
+    def memory_of(self, slot: int) -> memoryview:
+        """A slot that is taken, to be written to."""
+        start = mmap.PAGESIZE + slot * self.slot_bytes
+        return memoryview(self._memory)[start : start + self.slot_bytes]
+
+    def before_unmapping(self, callback: Callable[[], object]) -> None:
+        """What is lent is gone by then, too."""
+        self._memory.callbacks = [*getattr(self._memory, "callbacks", ()), callback]
 
     def lend(self, slot: int) -> memoryview:
         """The slot's bytes. The slot is free again once nothing refers to them, or to a part of them."""

@@ -89,17 +89,20 @@ class Bench:
             yield cluster, client
 
 
+# Their weights together do not fit a GPU's cache.
+_NUM_DISTINCT = 4
+
+
 class Layers(nn.Module):
-    """As many of a linear layer and tanh; `sample` [rows, columns] is an input."""
+    """As many of a linear layer and tanh, some of them the same; `sample` [rows, columns] is an input."""
 
     sample: torch.Tensor
 
     def __init__(self, rows: int, columns: int, num_layers: int, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layers = nn.Sequential(
-            *(nn.Sequential(nn.Linear(columns, columns, dtype=dtype), nn.Tanh()) for _ in range(num_layers))
-        )
+        distinct = [nn.Sequential(nn.Linear(columns, columns, dtype=dtype), nn.Tanh()) for _ in range(_NUM_DISTINCT)]
+        self.layers = nn.Sequential(*(distinct[number % _NUM_DISTINCT] for number in range(num_layers)))
         self.sample = torch.randn(rows, columns, dtype=dtype)
         self.eval()
 

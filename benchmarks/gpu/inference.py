@@ -52,7 +52,7 @@ def outputs(bench: Bench) -> Iterator[Row]:
 
 def pipelines(bench: Bench) -> Iterator[Row]:
     """Two stages between a client and itself, beside both of them in this process; and what the plan said."""
-    sizes_bytes = (1 << 12,) if bench.quick else (1 << 12, 1 << 18, 1 << 20, 1 << 24)
+    sizes_bytes = (1 << 12,) if bench.quick else (1 << 12, 1 << 20, 1 << 24)
     with bench.daemons(2) as (cluster, client):
         for size in sizes_bytes:
             columns = 512

@@ -23,8 +23,8 @@ class Result:
 class Egress:
     """Bounded: results that go by the supervisor hold the pipeline while it does not take them.
 
-    `choose` leaves of each what its session wants, and `copies` brings it from the device. `give_directly` is offered
-    it first, and is false for those that go by the supervisor.
+    `choose` leaves of each what its session wants. `give_directly` is offered it first, on the device, and is false for
+    those that go by the supervisor, which `copies` bring from there.
     """
 
     def __init__(
@@ -42,10 +42,11 @@ class Egress:
     def give(self, result: Result) -> None:
         """Blocks while full."""
         selection = self._choose(result)
+        if self._give_directly(selection):
+            return
         if self._copies is not None:
             selection = replace(selection, items=moved(selection.items, self._copies.to_host))
-        if not self._give_directly(selection):
-            self._waiting.put(selection)
+        self._waiting.put(selection)
 
     def end(self) -> None:
         self._waiting.put(None)

@@ -155,25 +155,29 @@ class StreamSender:
         pipe.send(flat)
 
     def _put_memory(self, parcel: Parcel, outline: Outline, payloads: list[torch.Tensor]) -> None:
-        slot = None
+        ring, slot = self._ring, None
         if self._link.shares_memory and payloads:
-            if self._ring is None or outline.slot_bytes > self._ring.slot_bytes:
-                self._ring = self._new_ring(outline.slot_bytes)
+            if ring is None or outline.slot_bytes > ring.slot_bytes:
+                ring = self._ring = self._new_ring(outline.slot_bytes)
             # None where the receiver still uses all: the payload then follows its header, and nobody waits for memory.
-            slot = self._ring.take()
+            slot = ring.take()
         if self._copies is not None:
-            payloads = self._copies.to_host([_flat(*one) for one in zip(payloads, outline.sizes_bytes, strict=True)])
-        if slot is None:
+            payloads = [_flat(*one) for one in zip(payloads, outline.sizes_bytes, strict=True)]
+            if ring is not None and slot is not None and self._copies.pin(ring, slot, outline.payload_bytes):
+                self._copies.to_slot(payloads, ring, slot)
+                self._write(self._head(parcel, outline.encoded_contents, outline.payload_bytes, slot))
+                return
+            payloads = self._copies.to_host(payloads)
+        if ring is None or slot is None:
             memory = [memory_of(*one) for one in zip(payloads, outline.sizes_bytes, strict=True)]
             self._write(self._head(parcel, outline.encoded_contents, outline.payload_bytes), memory)
             return
-        assert self._ring is not None
         if len(payloads) == 1:
-            self._ring.write(slot, 0, payloads[0].data_ptr(), outline.payload_bytes)
+            ring.write(slot, 0, payloads[0].data_ptr(), outline.payload_bytes)
         else:
             offset = 0
             for payload, size_bytes in zip(payloads, outline.sizes_bytes, strict=True):
-                self._ring.write(slot, offset, payload.data_ptr(), size_bytes)
+                ring.write(slot, offset, payload.data_ptr(), size_bytes)
                 offset += aligned(size_bytes)
         self._write(self._head(parcel, outline.encoded_contents, outline.payload_bytes, slot))
 
@@ -421,6 +425,8 @@ class StreamReceiver:
         needed = contents.slot_bytes
         if ring is None or not 0 <= slot < ring.num_slots or needed > ring.slot_bytes:
             raise BadHeader(f"a payload of {needed} bytes in slot {slot}, which the shared memory does not have")
+        if self._copies is not None:
+            self._copies.pin(ring, slot, contents.payload_bytes)
         view = ring.lend(slot)
         if len(contents.layouts) == 1:
             [layout] = contents.layouts

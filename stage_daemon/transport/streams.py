@@ -5,14 +5,19 @@ Tests give a device that only writes down what is asked. Events sleep while they
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
+from access.ring import Ring, aligned
 from stage_daemon.transport.parcel import Item
+
+# From here on copying to pinned memory and from there costs more than pinning a slot, once, and copying there.
+PINNED_BYTES = 1 << 18
 
 
 class Event(Protocol):
@@ -53,8 +58,14 @@ class Streams(Protocol):
         """Its memory is no other tensor's before what the stream has been given by then is done."""
         ...
 
-    def pinned(self, like: torch.Tensor) -> torch.Tensor:
-        """Memory of the host that the device copies from and to by itself."""
+    def pin(self, address: int, num_bytes: int) -> bool:
+        """Memory of the host that the device copies from and to by itself from now on; False where it cannot."""
+        ...
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool: ...
+
+    def unpin(self, address: int) -> None:
+        """What `pin` was given. Has to come before the memory goes."""
         ...
 
 
@@ -73,8 +84,15 @@ class CudaStreams:
     def new_stream(self) -> Any:
         return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
-    def use(self, stream: Any) -> AbstractContextManager[Any]:
-        return torch.cuda.stream(stream)
+    @contextmanager
+    def use(self, stream: Any) -> Iterator[None]:
+        # A third of what torch.cuda.stream takes, which also looks for other devices.
+        before = torch.cuda.current_stream(self._device)
+        torch.cuda.set_stream(stream)
+        try:
+            yield
+        finally:
+            torch.cuda.set_stream(before)
 
     def mark(self, stream: Any, *, timed: bool = False) -> Event:
         event: Event = torch.cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
@@ -91,8 +109,19 @@ class CudaStreams:
     def keep_for(self, tensor: torch.Tensor, stream: Any) -> None:
         tensor.record_stream(stream)
 
-    def pinned(self, like: torch.Tensor) -> torch.Tensor:
-        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+    def pin(self, address: int, num_bytes: int) -> bool:
+        if int(torch.cuda.cudart().cudaHostRegister(address, num_bytes, 0)) == 0:  # type: ignore[no-untyped-call]
+            return True
+        # Else whatever is launched next would be blamed for it.
+        with suppress(RuntimeError):
+            torch.zeros(1, device=self._device)
+        return False
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return tensor.is_pinned()
+
+    def unpin(self, address: int) -> None:
+        torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
 
 
 def streams_of(device: torch.device) -> Streams | None:
@@ -108,39 +137,61 @@ def waiting_until_computed(streams: Streams | None) -> Callable[[], None]:
 
 
 class Copies:
-    """Between the host and a device, on a stream of their own, through pinned memory."""
+    """Between the host and a device.
+
+    Large ones from and to slots of shared memory, which the device does by itself: a slot is pinned when it is used
+    first. For all others the driver has pinned memory of its own, which nothing here was seen to beat.
+    """
 
     def __init__(self, streams: Streams, device: torch.device) -> None:
         self._streams = streams
         self._device = device
-        self._stream = streams.new_stream()
+        # Of their own: on that of the stages they would come behind a pass.
+        self._inwards = streams.new_stream()
+        self._pinned: weakref.WeakKeyDictionary[Ring, dict[int, bool]] = weakref.WeakKeyDictionary()
+
+    def pin(self, ring: Ring, slot: int, num_bytes: int) -> bool:
+        """Whether a payload of so many bytes is copied from or to that slot by the device itself. Of a ring, one thread
+        asks."""
+        if num_bytes < PINNED_BYTES:
+            return False
+        pinned = self._pinned.setdefault(ring, {})
+        if slot not in pinned:
+            address = ring.address_of(slot)
+            pinned[slot] = self._streams.pin(address, ring.slot_bytes)
+            if pinned[slot]:
+                ring.before_unmapping(partial(self._streams.unpin, address))
+        return pinned[slot]
 
     def to_device(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Stages may be launched on them at once: the caller's stream waits for the copies."""
-        pinned = [tensor if tensor.is_pinned() else self._in_pinned(tensor) for tensor in tensors]
-        with self._streams.use(self._stream):
-            copied = [tensor.to(self._device, non_blocking=True) for tensor in pinned]
-        current = self._streams.current
-        self._streams.wait(current, self._streams.mark(self._stream))
+        """Stages may be launched on them at once: the caller's stream waits for the copies. Their own memory may be
+        used for something else then."""
+        streams = self._streams
+        with streams.use(self._inwards):
+            copied = [tensor.to(self._device, non_blocking=True, copy=True) for tensor in tensors]
+        done, current = streams.mark(self._inwards), streams.current
+        streams.wait(current, done)
         for tensor in copied:
-            self._streams.keep_for(tensor, current)
+            streams.keep_for(tensor, current)
+        if any(tensor.nbytes >= PINNED_BYTES and streams.is_pinned(tensor) for tensor in tensors):
+            done.synchronize()
         return copied
 
     def to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Of the caller's stream. Returns once they are there."""
-        self._streams.wait(self._stream, self._streams.mark(self._streams.current))
-        with self._streams.use(self._stream):
-            copied = [self._streams.pinned(tensor).copy_(tensor, non_blocking=True) for tensor in tensors]
-        self._streams.mark(self._stream).synchronize()
-        return copied
+        """On the caller's stream. Returns once they are there."""
+        return [tensor.to("cpu") for tensor in tensors]
 
-    def _in_pinned(self, tensor: torch.Tensor) -> torch.Tensor:
-        pinned = self._streams.pinned(tensor)
-        if tensor.is_contiguous():
-            # By this thread alone: torch's copy wakes as many as it has, and they are slow to come on a busy host.
-            ctypes.memmove(pinned.data_ptr(), tensor.data_ptr(), tensor.nbytes)
-            return pinned
-        return pinned.copy_(tensor)
+    def to_slot(self, tensors: Sequence[torch.Tensor], ring: Ring, slot: int) -> None:
+        """One behind the other, each from a multiple of 64 bytes on, on the caller's stream, to a slot that is pinned.
+        Returns once they are there."""
+        offset = 0
+        for tensor in tensors:
+            if tensor.nbytes:
+                memory = ring.memory_of(slot)[offset : offset + tensor.nbytes]
+                target = torch.frombuffer(memory, dtype=torch.uint8).view(tensor.dtype).view(tensor.shape)
+                target.copy_(tensor, non_blocking=True)
+            offset += aligned(tensor.nbytes)
+        self._streams.mark(self._streams.current).synchronize()
 
 
 def moved(items: Sequence[Item], move: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]) -> tuple[Item, ...]:

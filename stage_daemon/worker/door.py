@@ -36,6 +36,7 @@ from access.door import (
     WELCOME,
     SlotReader,
     SlotWriter,
+    bytes_together,
     fits_beside_slot,
     framed,
     send_announcement,
@@ -47,6 +48,7 @@ from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import Ingress, InputFormat, Submission
 from stage_daemon.transport.layout import memory_of
 from stage_daemon.transport.parcel import Item
+from stage_daemon.transport.streams import PINNED_BYTES, Copies
 from stage_daemon.worker.frames import MAX_WAITING_BYTES, MAX_WAITING_RESULTS
 from stage_daemon.worker.framing import InputReader, ResultWriter
 
@@ -79,7 +81,8 @@ class Door:
         self._on_trainer = on_trainer
         self._ingress = ingress
         self._reader = InputReader(input_format, foreign_inputs)
-        self._writer = ResultWriter()
+        self._copies = input_format.copies
+        self._writer = ResultWriter(self._copies)
         self._on_unread = on_unread
         self._token = secrets.token_hex(_TOKEN_BYTES).encode()
         self._outlets: dict[int, Outlet] = {}
@@ -186,7 +189,7 @@ class Door:
             )
             self._ingress.add(inlet)
         elif session_id not in self._outlets:
-            self._outlets[session_id] = Outlet(connection, purpose == OUTPUTS_SHARED, ring)
+            self._outlets[session_id] = Outlet(connection, purpose == OUTPUTS_SHARED, ring, self._copies)
         else:
             connection.close()
             return None
@@ -320,6 +323,8 @@ class Inlet:
         if self._slots is None:
             raise ConnectionError("a payload in memory that is not shared")
         payload = self._slots.payload(place, payload_bytes)
+        if self._slots.ring is not None:
+            self._reader.pin(self._slots.ring, place - 1, payload_bytes)
         return self._submission(partial(self._reader.read_foreign, self._view[begin:end].tobytes(), payload))
 
     def _small_one(self, message: bytes, begin: int, num_bytes: int) -> Submission:
@@ -352,13 +357,24 @@ def _memory_for(num_bytes: int) -> torch.Tensor:
         raise ConnectionError(str(error)) from None
 
 
+def _memories_of(payloads: Sequence[torch.Tensor]) -> list[memoryview]:
+    return [memory_of(payload, payload.nbytes) for payload in payloads]
+
+
 class Outlet:
     """One client's results. What the connection does not take at once waits here, within bounds; what lies in shared
     memory is bounded by that."""
 
-    def __init__(self, connection: socket.socket, shares_memory: bool = False, ring: Ring | None = None) -> None:
-        """`ring`: memory that the client has handed over for results."""
+    def __init__(
+        self,
+        connection: socket.socket,
+        shares_memory: bool = False,
+        ring: Ring | None = None,
+        copies: Copies | None = None,
+    ) -> None:
+        """`ring`: memory that the client has handed over for results. `copies`: of the GPU that results are on."""
         self._connection = connection
+        self._copies = copies
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -367,7 +383,7 @@ class Outlet:
         self._closed = False
         self._slots = SlotWriter(ring) if shares_memory else None
 
-    def give(self, sequence: int, message: bytes, payloads: Sequence[memoryview]) -> bool:
+    def give(self, sequence: int, message: bytes, payloads: Sequence[torch.Tensor]) -> bool:
         """False where too much waits already. To a client that has left, anything can be given."""
         with self._lock:
             if self._closed:
@@ -406,10 +422,28 @@ class Outlet:
         self.end()
         self._connection.close()
 
-    def _frame(self, sequence: int, message: bytes, payloads: Sequence[memoryview]) -> list[bytes | memoryview]:
+    def _frame(self, sequence: int, message: bytes, payloads: Sequence[torch.Tensor]) -> list[bytes | memoryview]:
+        slots, copies = self._slots, self._copies
+        if copies is None:
+            return self._framed(sequence, message, payloads)
+        num_bytes = bytes_together([payload.nbytes for payload in payloads])
+        if slots is None or num_bytes < PINNED_BYTES or not fits_beside_slot(len(message)):
+            return self._framed(sequence, message, copies.to_host(payloads))
+        slot = slots.take(num_bytes, self._announce)
+        if slot is None:
+            return framed(sequence, message, _memories_of(copies.to_host(payloads)))
+        assert slots.ring is not None, "a slot of no memory"
+        if copies.pin(slots.ring, slot, num_bytes):
+            copies.to_slot(payloads, slots.ring, slot)
+        else:
+            slots.write(slot, _memories_of(copies.to_host(payloads)))
+        return [HEAD.pack(sequence, len(message), slot + 1, num_bytes) + message]
+
+    def _framed(self, sequence: int, message: bytes, payloads: Sequence[torch.Tensor]) -> list[bytes | memoryview]:
+        memories = _memories_of(payloads)
         if self._slots is None:
-            return framed(sequence, message, payloads)
-        return self._slots.frame(sequence, message, payloads, self._announce)
+            return framed(sequence, message, memories)
+        return self._slots.frame(sequence, message, memories, self._announce)
 
     def _announce(self, ring: Ring, descriptor: int) -> bool:
         """False where it would have to wait: a descriptor cannot."""

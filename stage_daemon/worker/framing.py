@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -16,13 +16,13 @@ from typing import cast
 import torch
 from google.protobuf.message import DecodeError
 
-from access.ring import aligned
+from access.ring import Ring, aligned
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import InvalidMicrobatch
 from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import InputFormat, RawItem, RawTensor
-from stage_daemon.transport.layout import memory_of
 from stage_daemon.transport.parcel import Item
+from stage_daemon.transport.streams import Copies, moved
 from stage_daemon.worker import wire
 
 # Messages that are remembered at the same time.
@@ -58,17 +58,21 @@ class _Place:
 
     def foreign(self, payload: memoryview) -> torch.Tensor:
         """In memory that the client can write to, if that is allowed."""
-        if not self.is_foreign or self.begin == self.end:
+        if not self.is_foreign or self.begin == self.end or self.dtype is torch.bool:
             return self.copied(ctypes.addressof(cast("ctypes.Array[ctypes.c_ubyte]", payload.obj)))
         num_elements = (self.end - self.begin) // self.dtype.itemsize
         return torch.frombuffer(payload, dtype=self.dtype, count=num_elements, offset=self.begin).view(self.dims)
 
 
 class InputReader:
-    """What clients send, as the deployment's inputs. `foreign_inputs`: see `Pipeline`; by default none."""
+    """What clients send, as the deployment's inputs. `foreign_inputs`: see `Pipeline`; by default none.
+
+    What a GPU computes with it has copied, so all of it may lie where a client can write until it has.
+    """
 
     def __init__(self, input_format: InputFormat, foreign_inputs: Set[int] = frozenset()) -> None:
         self._format = input_format
+        self._copies = input_format.copies
         self._foreign_inputs = foreign_inputs
         self._places_of: dict[tuple[bytes, int], tuple[_Place | Item, ...]] = {}
 
@@ -87,6 +91,11 @@ class InputReader:
             [place.foreign(payload) if isinstance(place, _Place) else place for place in places]
         )
 
+    def pin(self, ring: Ring, slot: int, num_bytes: int) -> None:
+        """So that a GPU copies from there by itself."""
+        if self._copies is not None:
+            self._copies.pin(ring, slot, num_bytes)
+
     def copy(self, message: bytes, address: int, payload_bytes: int) -> Callable[[], tuple[Item, ...]] | None:
         """What reads it as `read` does, with the tensors copied from that address before this returns; None where the
         message is not known yet."""
@@ -94,7 +103,7 @@ class InputReader:
         if places is None:
             return None
         items = tuple([place.copied(address) if isinstance(place, _Place) else place for place in places])
-        return partial(tuple, items) if self._format.copies is None else partial(self._format.on_device, items)
+        return partial(tuple, items) if self._copies is None else partial(self._format.on_device, items)
 
     def _places(self, message: bytes, num_bytes: int, payload: Callable[[], memoryview]) -> tuple[_Place | Item, ...]:
         key = message, num_bytes
@@ -120,7 +129,9 @@ class InputReader:
             begin = aligned(end)
             end = begin + math.prod(item.dims) * item.dtype.itemsize
             items[position] = replace(item, data=memory[begin:end])
-            is_foreign = position in self._foreign_inputs and (item.dtype.is_floating_point or item.dtype.is_complex)
+            is_foreign = self._copies is not None or (
+                position in self._foreign_inputs and (item.dtype.is_floating_point or item.dtype.is_complex)
+            )
             places.append(_Place(item.dtype, item.dims, begin, end, is_foreign))
         self._format.check(items)
         # Neither None nor a tensor without its place has passed.
@@ -128,24 +139,28 @@ class InputReader:
 
 
 class ResultWriter:
-    """Results as messages and their tensors' bytes, each of which keeps the memory that it is of."""
+    """Results as messages and the tensors that go beside them, contiguous and flat or as they are: on a GPU as long as
+    nothing but where they go has to be known of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, copies: Copies | None = None) -> None:
         self._messages: dict[_Key, bytes] = {}
+        self._copies = copies
 
-    def content(self, result: Result) -> tuple[bytes, list[memoryview]]:
+    def content(self, result: Result) -> tuple[bytes, Sequence[torch.Tensor]]:
         key = _key(result)
         message = self._messages.get(key) if key is not None else None
         if message is not None:
             # Only tensors have a key.
-            return message, [memory_of(item, item.nbytes) for item in cast("tuple[torch.Tensor, ...]", result.items)]
+            return message, cast("tuple[torch.Tensor, ...]", result.items)
+        if self._copies is not None:
+            result = replace(result, items=moved(result.items, self._copies.to_host))
         payloads: list[torch.Tensor] = []
         message = wire.result_to_bytes(replace(result, sequence=0), payloads)
         if key is not None and len(payloads) == len(result.items):
             if len(self._messages) >= _MAX_SHAPES:
                 self._messages.clear()
             self._messages[key] = message
-        return message, [payload.numpy().data for payload in payloads]
+        return message, payloads
 
 
 def _key(result: Result) -> _Key | None:
@@ -161,4 +176,4 @@ def _key(result: Result) -> _Key | None:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()

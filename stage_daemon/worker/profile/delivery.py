@@ -33,7 +33,7 @@ from stage_daemon.runtime.egress import Result
 from stage_daemon.runtime.ingress import InputFormat
 from stage_daemon.transport.declared import DeclaredValue, ValueKind
 from stage_daemon.transport.parcel import Item
-from stage_daemon.transport.streams import copies_of, moved
+from stage_daemon.transport.streams import copies_of
 from stage_daemon.worker import wire
 from stage_daemon.worker.door import Inlet, Outlet
 from stage_daemon.worker.framing import InputReader, ResultWriter
@@ -106,15 +106,14 @@ def handed_over(device: torch.device) -> Iterator[Give]:
     clock, sequences = host_clock(device), count(1)
     copies = copies_of(device)
     with ours, theirs:
-        outlet, writer, slots = Outlet(ours, shares_memory=True), ResultWriter(), SlotReader()
+        outlet, writer, slots = Outlet(ours, shares_memory=True, copies=copies), ResultWriter(copies), SlotReader()
 
         def give(items: Sequence[Item]) -> float:
             before = clock()
-            host_items = tuple(items) if copies is None else moved(items, copies.to_host)
-            result = Result(session_id=0, sequence=next(sequences), items=host_items)
+            result = Result(session_id=0, sequence=next(sequences), items=tuple(items))
             message, payloads = writer.content(result)
             seconds = clock() - before
-            is_small = len(message) + bytes_together(payloads) <= _SMALL_BYTES
+            is_small = len(message) + bytes_together([payload.nbytes for payload in payloads]) <= _SMALL_BYTES
             reader = None if is_small else _started(lambda: _read_frame(slots, theirs))
             before = clock()
             outlet.give(result.sequence, message, payloads)

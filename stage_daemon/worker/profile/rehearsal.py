@@ -25,6 +25,7 @@ from stage_daemon.loader.declared import Declared
 from stage_daemon.loader.rebuild import NODE_INDEX, draws_random, rebuild_module
 from stage_daemon.loader.stage_module import StageModule
 from stage_daemon.randomness import drawing
+from stage_daemon.transport.streams import streams_of
 from stage_daemon.worker.profile.clock import Clock, Effort, host_clock
 from stage_daemon.worker.profile.delivery import Take, handed_in, handed_over
 from stage_daemon.worker.profile.distinct import value_ids
@@ -91,7 +92,8 @@ def marks_on(device: torch.device) -> Marks:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
     """`nodes` [nodes] add up to what a run of the whole graph takes. `input_seconds` and `output_seconds` are of what a
-    client hands in before such a run and is given after it; None where that cannot be handed over."""
+    client hands in before such a run and is given after it, see `added_seconds`; None where that cannot be handed
+    over."""
 
     nodes: tuple[float, ...]
     input_seconds: float | None
@@ -171,16 +173,22 @@ def rehearse(
     Raises what a node raises on made-up values, and InsufficientMemory.
     """
     marks = marks or marks_on(device)
+    computes_by_itself = streams_of(device) is not None
     program = program_of(graph, values, device)
     marked = _marked(program.module, marks)
 
     def seconds_of_run(module: StageModule) -> tuple[list[float], tuple[Any, ...]]:
         marks.mark()
+        before = time.perf_counter()
         outputs = program.run(module)
+        calls.append(time.perf_counter() - before)
         marks.mark()
         return marks.seconds(), outputs
 
+    # Of a device that computes by itself it has only been given the run by then.
+    calls: list[float] = []
     wholes: list[float] = []
+    launches: list[float] = []
     parts: list[list[float]] = []
     num_runs = num_rounds = 1
     with _Client(program.inputs, device) as client:
@@ -192,15 +200,33 @@ def rehearse(
                 [seconds], outputs = seconds_of_run(program.module)
                 client.hand_over(outputs)
                 wholes.append(seconds)
+                launches.append(calls[-1])
             parts += [seconds_of_run(marked)[0] for _ in range(num_runs)]
             on_round()
             num_runs = max(1, min(_MOST_RUNS, int(_ROUND_SECONDS / max(wholes[0], 1e-9))))
             num_rounds += 1
     # The first to warm up.
+    whole, deliveries = typical(wholes[1:]), (client.input_seconds, client.output_seconds)
+    if computes_by_itself:
+        deliveries = added_seconds(*deliveries, launch=typical(launches[1:]), computed=whole)
     return Rehearsed(
-        nodes=tuple(_shared_out(typical(wholes[1:]), [typical(one) for one in zip(*parts[1:], strict=True)])),
-        input_seconds=client.input_seconds,
-        output_seconds=client.output_seconds,
+        nodes=tuple(_shared_out(whole, [typical(one) for one in zip(*parts[1:], strict=True)])),
+        input_seconds=deliveries[0],
+        output_seconds=deliveries[1],
+    )
+
+
+def added_seconds(
+    input_seconds: float | None, output_seconds: float | None, *, launch: float, computed: float
+) -> tuple[float | None, float | None]:
+    """What deliveries add to a pass where the host does them, and launches the next one, while the device computes: of
+    what the host takes, the part beyond what the device does, in the deliveries' own shares."""
+    deliveries = (input_seconds or 0.0) + (output_seconds or 0.0)
+    added = min(deliveries, max(0.0, launch + deliveries - computed))
+    share = added / deliveries if deliveries else 0.0
+    return (
+        None if input_seconds is None else share * input_seconds,
+        None if output_seconds is None else share * output_seconds,
     )
 
 

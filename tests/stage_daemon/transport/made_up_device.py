@@ -31,12 +31,14 @@ class MadeUpEvent:
 
 @dataclass(slots=True)
 class MadeUpStreams:
-    """`log` has (what, stream) in the order asked. It is done with what it was asked once `is_done` is set, where there
-    is that, and took `seconds` between any two marks."""
+    """`log` has (what, stream) in the order asked, `pinned` bytes by address. It is done with what it was asked once
+    `is_done` is set, where there is that, and took `seconds` between any two marks."""
 
     failure: Exception | None = None
     seconds: float = 0.0
     is_done: threading.Event | None = None
+    can_pin: bool = True
+    pinned: dict[int, int] = field(default_factory=dict)
     log: list[tuple[str, str]] = field(default_factory=list)
     compute: str = "compute"
     num_made: int = 0
@@ -72,6 +74,13 @@ class MadeUpStreams:
     def keep_for(self, tensor: torch.Tensor, stream: str) -> None:
         self.log.append(("kept for", stream))
 
-    def pinned(self, like: torch.Tensor) -> torch.Tensor:
-        self.log.append(("pinned", self.current))
-        return torch.empty_like(like)
+    def pin(self, address: int, num_bytes: int) -> bool:
+        if self.can_pin:
+            self.pinned[address] = num_bytes
+        return self.can_pin
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return any(begin <= tensor.data_ptr() < begin + size for begin, size in self.pinned.items())
+
+    def unpin(self, address: int) -> None:
+        del self.pinned[address]

@@ -261,24 +261,30 @@ def test_a_received_tensor_may_be_written_to(ends: Ends) -> None:
     assert torch.equal(received, sent + 1)
 
 
-@pytest.mark.parametrize("shares_memory", [True, False])
-def test_payloads_of_a_device_go_through_pinned_memory_at_both_ends(shares_memory: bool) -> None:
-    streams = MadeUpStreams()
+@pytest.mark.parametrize(("shares_memory", "can_pin"), [(True, True), (True, False), (False, True)])
+def test_payloads_of_a_device_are_copied_by_itself_where_they_are_large_and_it_can(
+    shares_memory: bool, can_pin: bool
+) -> None:
+    streams = MadeUpStreams(can_pin=can_pin)
     ends = Ends(shares_memory=shares_memory, copies=Copies(streams, CPU))
-    for microbatch, item in enumerate((torch.randn(4, 3).t(), torch.randn(3, 1).expand(3, 5), torch.ones(2, 2)), 1):
+    items = (torch.randn(4, 3).t(), torch.randn(3, 1).expand(3, 5), torch.ones(2, 2), torch.randn(512, 300).t())
+    for microbatch, item in enumerate((*items, torch.randn(1, 1), torch.randn(700, 200)), 1):
         ends.sender.send(data(microbatch, item))
         tensor = ends.receiver.receive()[0].items[0]
         assert torch.equal(tensor, item)
         assert tensor.stride() == item.stride()
-    assert streams.log.count(("host waits for", "stream 1")) == 3
-    assert streams.log.count(("waits for stream 1", "compute")) == 3
+    num_large = 2 if shares_memory and can_pin else 0
+    # Of the sender, which waits until a slot is written, and of the receiver.
+    assert streams.log.count(("host waits for", "compute")) == num_large
+    assert streams.log.count(("host waits for", "stream 1")) == num_large
+    assert streams.log.count(("waits for stream 1", "compute")) == 6
     ends.close()
 
 
 def test_a_device_that_fails_while_it_sends_is_not_the_peers_fault() -> None:
     ends = Ends(copies=Copies(MadeUpStreams(failure=torch.AcceleratorError("assertion")), CPU))
     with pytest.raises(StageFailed, match="assertion") as failure:
-        ends.sender.send(data(1, torch.ones(1, 1)))
+        ends.sender.send(data(1, torch.ones(512, 300)))
     assert (failure.value.stage, failure.value.device_id) == (EDGE.source_stage, EDGE.source_device_id)
     ends.close()
 

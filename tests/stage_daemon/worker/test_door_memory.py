@@ -195,7 +195,7 @@ def test_memory_that_a_worker_cannot_have_is_refused_and_all_goes_on(
             num_free = 1 if want == "a second descriptor" else 0
             resource.setrlimit(resource.RLIMIT_NOFILE, (least_free_number() + num_free, hard))
         else:
-            full.setattr(mmap, "mmap", without_room)
+            full.setattr("access.ring._Mapping", without_room)
         try:
             received = worker.take()
         finally:

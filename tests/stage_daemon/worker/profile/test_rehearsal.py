@@ -26,6 +26,7 @@ from stage_daemon.worker.profile.rehearsal import (
     EventMarks,
     Marks,
     PassSeconds,
+    added_seconds,
     rehearse,
     rehearse_training,
     trained_program,
@@ -319,3 +320,27 @@ def test_run_that_made_up_values_do_not_get_through_is_told() -> None:
     assert all(bench.measure(one) > 0 for one in bench.distinct)
     with pytest.raises(Unmeasured):
         bench.rehearse(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "launch", "computed", "expected"),
+    [
+        # Hidden behind the pass.
+        ((1.0, 2.0), 0.5, 4.0, (0.0, 0.0)),
+        # The host has 4.5 s to do where the device computes for 3: half of the deliveries shows.
+        ((1.0, 2.0), 1.5, 3.0, (0.5, 1.0)),
+        # What is launched in the time that it takes hides nothing, and adds no more than deliveries take.
+        ((1.0, 2.0), 4.0, 4.0, (1.0, 2.0)),
+        ((1.0, 2.0), 9.0, 4.0, (1.0, 2.0)),
+        ((None, 2.0), 2.0, 3.0, (None, 1.0)),
+        ((None, None), 2.0, 1.0, (None, None)),
+        ((0.0, 0.0), 2.0, 1.0, (0.0, 0.0)),
+    ],
+)
+def test_deliveries_beside_a_device_that_computes_by_itself_add_what_it_does_not_hide(
+    deliveries: tuple[float | None, float | None],
+    launch: float,
+    computed: float,
+    expected: tuple[float | None, float | None],
+) -> None:
+    assert added_seconds(*deliveries, launch=launch, computed=computed) == expected
