@@ -152,6 +152,25 @@ SIMULATION = Simulation(
 )
 
 
+@pytest.mark.parametrize(
+    ("activities", "expected"),
+    [
+        ([Activity.RECEIVE, Activity.FORWARD, Activity.SEND], "microbatches of stage 2"),
+        ([Activity.RECEIVE, Activity.SEND], "inputs of stage 2"),
+        ([Activity.FORWARD], "passes of stage 2"),
+        ([Activity.SEND, Activity.GIVE_OUTPUT], "outputs of stage 2"),
+    ],
+)
+def test_a_stage_on_a_gpu_has_a_track_for_its_inputs_its_passes_and_its_outputs(
+    activities: list[Activity], expected: str
+) -> None:
+    spans = tuple(Span(activity, 2, 0, 0, float(at), at + 1.0) for at, activity in enumerate(activities))
+    timeline = measured(MeasuredThread(device_id="a", is_training=False, spans=spans, times=()))
+    document: dict[str, Any] = timeline_trace(timeline, summarize(timeline), SIMULATION)
+    names = [one for one in document["traceEvents"] if one["name"] == "thread_name"]
+    assert names[0]["args"]["name"] == expected
+
+
 def test_measured_and_predicted_stand_side_by_side_and_begin_together() -> None:
     timeline = measured(step_thread("a", 0, [5.0]), lane("a", 0, 1.0, [(1.0, 2.0, 0.5)]), error=0.25)
     document: dict[str, Any] = timeline_trace(timeline, summarize(timeline), SIMULATION)
