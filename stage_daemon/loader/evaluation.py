@@ -7,6 +7,7 @@ from typing import Any
 from torch import fx
 
 from stage_daemon.loader.vocabulary import facts_of
+from stage_daemon.randomness import start_node
 
 
 def evaluation_program(program: fx.GraphModule) -> fx.GraphModule:
@@ -23,6 +24,9 @@ def evaluation_program(program: fx.GraphModule) -> fx.GraphModule:
         argument = facts_of(schema.name).evaluation
         if argument is not None:
             _set(node, [one.name for one in schema.arguments], *argument)
+            if node.prev.target is start_node:
+                # It draws no more.
+                copied.erase_node(node.prev)
     _keep_counts(copied)
     return fx.GraphModule(program, copied, "EvaluationProgram")
 

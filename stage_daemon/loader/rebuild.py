@@ -16,6 +16,7 @@ from stage_daemon.errors import InvalidGraph
 from stage_daemon.loader import contexts
 from stage_daemon.loader.arguments import ArgumentReader
 from stage_daemon.loader.bounds import shown
+from stage_daemon.loader.draws import node_draws_random
 from stage_daemon.loader.operators import Implementation, find_operator
 from stage_daemon.loader.parse import check_message, declared_state
 from stage_daemon.loader.stage_module import StageModule
@@ -112,14 +113,10 @@ class _Rebuild:
         arguments = tuple(self._reader.read(at, argument) for argument in node.arguments)
         keywords = {item.name: self._reader.read(at, item.argument) for item in node.keyword_arguments}
         _check_call(at, implementation, node, keywords)
-        if not self._where and self._draws_random(node):
+        if not self._where and node_draws_random(self._graph, node):
             # Nodes of subgraphs go on with what the node that calls them started.
             self._call(start_node, (next(filter(None, node.outputs), 0),), {}, self._new_name("d"))
         self._add_results(at, node, implementation, arguments, keywords)
-
-    def _draws_random(self, node: pb.Node) -> bool:
-        calls = any(argument.WhichOneof("kind") == "subgraph" for argument in node.arguments)
-        return self._graph.operators[node.operator].random or (calls and any(map(draws_random, self._graph.subgraphs)))
 
     def _add_results(
         self,
@@ -218,8 +215,3 @@ def _check_call(at: str, implementation: Implementation, node: pb.Node, keywords
             raise InvalidGraph(f"{at}: keyword argument {shown(name)} is not one that the operator takes there")
     if num_given + len(keywords) < implementation.num_required:
         raise InvalidGraph(f"{at}: {num_given + len(keywords)} arguments, needs {implementation.num_required}")
-
-
-def draws_random(graph: pb.Graph) -> bool:
-    """Some operator does, here or in a subgraph."""
-    return any(operator.random for operator in graph.operators) or any(map(draws_random, graph.subgraphs))

@@ -35,6 +35,6 @@ def _shared(node: fx.Node) -> Iterable[fx.Node]:
     names = [argument.name for argument in node.target._schema.arguments if argument.alias_info is not None]
     given = dict(zip((argument.name for argument in node.target._schema.arguments), node.args, strict=False))
     given |= node.kwargs
-    found: list[fx.Node] = []
-    fx.map_arg([given[name] for name in names if name in given], found.append)
-    return found
+    shared: list[fx.Node] = []
+    fx.map_arg([given[name] for name in names if name in given], shared.append)
+    return shared

@@ -12,6 +12,7 @@ from torch import fx, nn
 from stage_daemon.loader.accumulation import accumulating_program
 from stage_daemon.loader.compilable import compilable_program
 from stage_daemon.loader.contexts import leave_as_found
+from stage_daemon.loader.direct_calls import direct_function
 from stage_daemon.loader.evaluation import evaluation_program
 from stage_daemon.loader.returned_states import returned_states
 
@@ -40,18 +41,29 @@ class StageModule(nn.Module):
         written = {state_names[name] for name in written_names}
         written |= {name for name in state_names.values() if isinstance(getattr(program, name), nn.Parameter)}
         self._copied = returned_states(program, written)
+        # Made when it is first called; else what was compiled.
+        self._run: Callable[..., tuple[Any, ...]] | None = None
+        self._is_compiled = False
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
-        # Not program(...): its wrapper prints generated source to stderr whenever a microbatch raises.
+        if self._run is None:
+            self._run = direct_function(self.program, binds_states=False)
+        return self._called(self._run, inputs)
+
+    def function(self) -> Callable[..., tuple[Any, ...]]:
+        """What a call of this module does, without the calls in between, on the states that are there now: for who puts
+        no others in their places."""
+        if self._is_compiled:
+            return self.forward
+        run = direct_function(self.program, binds_states=True)
+        return (lambda *inputs: self._called(run, inputs)) if self._switches_context or self._copied else run
+
+    def _called(self, run: Callable[..., tuple[Any, ...]], inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         with leave_as_found() if self._switches_context else nullcontext():
-            outputs: tuple[Any, ...] = self.program.forward(*inputs)
+            outputs = run(*inputs)
         if not self._copied:
             return outputs
         return tuple(one.clone() if position in self._copied else one for position, one in enumerate(outputs))
-
-    def function(self) -> Callable[..., tuple[Any, ...]]:
-        """What a call of this module does, without the calls in between. For programs that nobody replaces."""
-        return self.forward if self._switches_context or self._copied else self.program.forward
 
     def states(self) -> dict[str, torch.Tensor]:
         """Every state under its own name."""
@@ -109,9 +121,9 @@ class StageModule(nn.Module):
 
     def compiled(self) -> StageModule:
         """The same program on the same states, compiled as it is run: for each kind of sizes that comes."""
-        program = compilable_program(self.program)
-        program.forward = torch.compile(program.forward, dynamic=True)
-        return self.with_program(program)
+        compiled = self.with_program(compilable_program(self.program))
+        compiled._run, compiled._is_compiled = torch.compile(compiled.program.forward, dynamic=True), True
+        return compiled
 
     def with_program(self, program: fx.GraphModule) -> StageModule:
         """Another form of the same program, on the same states."""

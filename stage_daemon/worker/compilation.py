@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from stage_daemon.errors import NotCompiled
+from stage_daemon.loader.draws import draws_random
 from stage_daemon.loader.expressions import symbols_in
 from stage_daemon.loader.load import StageProgram
-from stage_daemon.loader.rebuild import draws_random
 from stage_daemon.loader.stage_module import StageModule
 from stage_daemon.randomness import drawing
 from stage_daemon.transport.parcel import Item

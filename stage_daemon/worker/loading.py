@@ -12,10 +12,10 @@ import torch
 
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import DaemonError
+from stage_daemon.loader.draws import draws_random
 from stage_daemon.loader.foreign_inputs import foreign_inputs
 from stage_daemon.loader.kept_states import KeptStates, Place
 from stage_daemon.loader.load import StageProgram, load_stage
-from stage_daemon.loader.rebuild import draws_random
 from stage_daemon.runtime.stage import Stage
 from stage_daemon.worker.blobs import BlobClient
 from stage_daemon.worker.compilation import compile_stage, compiling

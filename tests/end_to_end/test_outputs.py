@@ -108,7 +108,7 @@ def test_a_client_without_room_for_the_results_memory_is_told(
     deployed = client.deploy(client.create_plan(client.submit(export(Large(), (batch,))).id, SingleMode()).id)
     with client.pipeline(deployed.id) as pipeline:
         with monkeypatch.context() as without_room:
-            without_room.setattr(mmap, "mmap", Mock(side_effect=full))
+            without_room.setattr("access.ring._Mapping", Mock(side_effect=full))
             with pytest.raises(
                 ResourceExhausted, match=r"memory for results: the worker shares \d+ slots .* raise its"
             ):

@@ -22,7 +22,8 @@ from torch import fx
 
 from protos.v1 import graph_pb2 as pb
 from stage_daemon.loader.declared import Declared
-from stage_daemon.loader.rebuild import NODE_INDEX, draws_random, rebuild_module
+from stage_daemon.loader.draws import draws_random
+from stage_daemon.loader.rebuild import NODE_INDEX, rebuild_module
 from stage_daemon.loader.stage_module import StageModule
 from stage_daemon.randomness import drawing
 from stage_daemon.transport.streams import streams_of
@@ -119,11 +120,11 @@ class Program:
     inputs: tuple[Any, ...]
     draws_random: bool
 
-    def run(self, module: StageModule | None = None) -> tuple[Any, ...]:
-        """`module`: another form of the same."""
+    def run(self, function: Callable[..., tuple[Any, ...]] | None = None) -> tuple[Any, ...]:
+        """`function`: of the module, or of another form of the same."""
         drawn = drawing("profile", 0) if self.draws_random else nullcontext()
         with torch.no_grad(), drawn:
-            outputs: tuple[Any, ...] = (module or self.module)(*self.inputs)
+            outputs: tuple[Any, ...] = (function or self.module)(*self.inputs)
         return outputs
 
     def train(self, between: Callable[[], object] = lambda: None) -> None:
@@ -175,12 +176,13 @@ def rehearse(
     marks = marks or marks_on(device)
     computes_by_itself = streams_of(device) is not None
     program = program_of(graph, values, device)
-    marked = _marked(program.module, marks)
+    # As lanes call it.
+    whole_run, marked_run = program.module.function(), _marked(program.module, marks).function()
 
-    def seconds_of_run(module: StageModule) -> tuple[list[float], tuple[Any, ...]]:
+    def seconds_of_run(run: Callable[..., tuple[Any, ...]]) -> tuple[list[float], tuple[Any, ...]]:
         marks.mark()
         before = time.perf_counter()
-        outputs = program.run(module)
+        outputs = program.run(run)
         calls.append(time.perf_counter() - before)
         marks.mark()
         return marks.seconds(), outputs
@@ -197,11 +199,11 @@ def rehearse(
             for _ in range(num_runs):
                 # As in a stream, where a microbatch comes and goes with the caches full of the stage's own.
                 client.hand_in()
-                [seconds], outputs = seconds_of_run(program.module)
+                [seconds], outputs = seconds_of_run(whole_run)
                 client.hand_over(outputs)
                 wholes.append(seconds)
                 launches.append(calls[-1])
-            parts += [seconds_of_run(marked)[0] for _ in range(num_runs)]
+            parts += [seconds_of_run(marked_run)[0] for _ in range(num_runs)]
             on_round()
             num_runs = max(1, min(_MOST_RUNS, int(_ROUND_SECONDS / max(wholes[0], 1e-9))))
             num_rounds += 1
