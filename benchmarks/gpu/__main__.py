@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-from benchmarks.gpu.bench import Bench, Row
+from benchmarks.gpu.bench import Bench, Row, bench_on
 from benchmarks.gpu.copies import copies
 from benchmarks.gpu.faults import faults
 from benchmarks.gpu.inference import compiled, outputs, pipelines, stages
@@ -55,18 +55,18 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("torch sees no GPU here; --device cpu runs the same suites without one")
     if options.device == "cpu":
         torch.set_num_threads(1)
-    bench = Bench(device=torch.device(options.device), quick=options.quick)
     print("| suite | what | figure | peer | times the peer's |")
     print("|---|---|---|---|---|")
     are_right = True
-    for name in options.suites or SUITES:
-        began = time.monotonic()
-        for row in rows(name, bench):
-            ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-            figure = row.figure if row.is_right else f"WRONG: {row.figure}"
-            print(" | ".join([f"| {row.suite}", row.name, figure, row.peer, ratio]), "|", flush=True)
-            are_right = are_right and row.is_right
-        print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    with bench_on(options.device, quick=options.quick) as bench:
+        for name in options.suites or SUITES:
+            began = time.monotonic()
+            for row in rows(name, bench):
+                ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+                figure = row.figure if row.is_right else f"WRONG: {row.figure}"
+                print(" | ".join([f"| {row.suite}", row.name, figure, row.peer, ratio]), "|", flush=True)
+                are_right = are_right and row.is_right
+            print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return 0 if are_right else 1
 
 

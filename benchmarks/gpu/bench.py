@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from planner.client import PlannerClient
 from planner.client.local_cluster import LocalCluster
 
+NUM_DAEMONS = 4
 MEMORY_BYTES = 4 << 30
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
@@ -40,6 +41,8 @@ class Bench:
 
     device: torch.device
     quick: bool
+    cluster: LocalCluster
+    client: PlannerClient
 
     @property
     def num_windows(self) -> int:
@@ -71,22 +74,23 @@ class Bench:
         """The tensors in it on the device."""
         return pytree.tree_map_only(torch.Tensor, lambda one: one.to(self.device), value)
 
-    @contextmanager
-    def daemons(self, num_daemons: int) -> Iterator[tuple[LocalCluster, PlannerClient]]:
-        """Each on a GPU of its own where there are as many; else they take turns."""
-        num_gpus = torch.cuda.device_count() if self.device.type == "cuda" else 0
-        with (
-            tempfile.TemporaryDirectory(prefix="planner-") as folder,
-            LocalCluster(
-                data_dir=Path(folder),
-                memory_bytes=(MEMORY_BYTES,) * num_daemons,
-                device=self.device.type,
-                gpus=[index % num_gpus for index in range(num_daemons)] if num_gpus else None,
-                environment=ONE_THREAD,
-            ) as cluster,
-            PlannerClient(cluster.planner_address) as client,
-        ):
-            yield cluster, client
+
+@contextmanager
+def bench_on(device: str, *, quick: bool) -> Iterator[Bench]:
+    """Daemons each on a GPU of its own where there are as many; else they share them."""
+    num_gpus = torch.cuda.device_count() if device == "cuda" else 0
+    with (
+        tempfile.TemporaryDirectory(prefix="planner-") as folder,
+        LocalCluster(
+            data_dir=Path(folder),
+            memory_bytes=(MEMORY_BYTES,) * NUM_DAEMONS,
+            device=device,
+            gpus=[index % num_gpus for index in range(NUM_DAEMONS)] if num_gpus else None,
+            environment=ONE_THREAD,
+        ) as cluster,
+        PlannerClient(cluster.planner_address) as client,
+    ):
+        yield Bench(device=torch.device(device), quick=quick, cluster=cluster, client=client)
 
 
 # Their weights together do not fit a GPU's cache.

@@ -15,7 +15,7 @@ from benchmarks.gpu.bench import Bench, Layers, Row, apart, how_far, shown
 from planner.client import PlannerClient, export
 from planner.client.pipeline import Batch, Pipeline
 from planner.errors import UnsupportedModule
-from planner.plan.options import BalancedMode, SingleMode
+from planner.plan.options import BalancedMode, Mode, SingleMode
 from tests.builders.case import Case
 from tests.builders.registry import FAMILIES
 
@@ -27,97 +27,58 @@ _HALVED = ("gpt2", "llama", "vit")
 def outputs(bench: Bench) -> Iterator[Row]:
     """Every family over two stages, batches of several sizes: what the unsplit module gives on the same device."""
     families = [(name, torch.float32) for name in FAMILIES] + [(name, torch.bfloat16) for name in _HALVED]
-    with bench.daemons(2) as (_, client):
-        for family, dtype in families[4:5] if bench.quick else families:
-            name = family if dtype is torch.float32 else f"{family}, bfloat16"
-            case = FAMILIES[family]()
-            module, batches = case.module.eval().to(dtype), _batches(case, dtype)
-            try:
-                given = _through(client, module, case, batches)
-            except UnsupportedModule as error:
-                yield Row(suite="outputs", name=name, figure=f"no graph: {error}"[:120], is_right=False)
-                continue
-            with torch.no_grad():
-                module.to(bench.device)
-                expected = [module(*bench.put(batch.args), **bench.put(dict(batch.kwargs))) for batch in batches]
-            leaves = zip(pytree.tree_leaves(given), pytree.tree_leaves(expected), strict=True)
-            distance = max(itertools.starmap(apart, leaves))
-            yield Row(
-                suite="outputs",
-                name=name,
-                figure=how_far(distance),
-                is_right=distance < (1e-4 if dtype is torch.float32 else 2e-2),
-            )
+    for family, dtype in families[4:5] if bench.quick else families:
+        name = family if dtype is torch.float32 else f"{family}, bfloat16"
+        case = FAMILIES[family]()
+        module, batches = case.module.eval().to(dtype), _batches(case, dtype)
+        try:
+            given = _through(bench.client, module, case, batches)
+        except UnsupportedModule as error:
+            yield Row(suite="outputs", name=name, figure=f"no graph: {error}"[:120], is_right=False)
+            continue
+        with torch.no_grad():
+            module.to(bench.device)
+            expected = [module(*bench.put(batch.args), **bench.put(dict(batch.kwargs))) for batch in batches]
+        leaves = zip(pytree.tree_leaves(given), pytree.tree_leaves(expected), strict=True)
+        distance = max(itertools.starmap(apart, leaves))
+        yield Row(
+            suite="outputs",
+            name=name,
+            figure=how_far(distance),
+            is_right=distance < (1e-4 if dtype is torch.float32 else 2e-2),
+        )
 
 
 def pipelines(bench: Bench) -> Iterator[Row]:
     """Two stages between a client and itself, beside both of them in this process; and what the plan said."""
-    sizes_bytes = (1 << 12,) if bench.quick else (1 << 12, 1 << 20, 1 << 24)
-    with bench.daemons(2) as (cluster, client):
-        for size in sizes_bytes:
-            columns = 512
-            module = Layers(max(1, size // (4 * columns)), columns, 8)
-            graph = client.submit(export(module, (module.sample,)))
-            client.profile_graph(graph.id, device_ids=[cluster.device_id(0)])
-            plan = client.create_plan(graph.id, BalancedMode(num_stages=2))
-            seconds, peer = _streamed(bench, client, plan.id, module)
-            name = f"{size >> 10} KiB across"
-            yield Row(
-                suite="pipelines",
-                name=name,
-                figure=f"{shown(seconds)} a microbatch",
-                peer="unsplit",
-                ratio=seconds / peer,
-            )
-            predicted = plan.bottleneck_seconds
-            yield Row(
-                suite="pipelines",
-                name=name,
-                figure=f"{shown(predicted)} predicted",
-                peer="real",
-                ratio=predicted / seconds,
-            )
+    columns = 512
+    for size in (1 << 12,) if bench.quick else (1 << 12, 1 << 20, 1 << 24):
+        module = Layers(max(1, size // (4 * columns)), columns, 8)
+        yield from _profiled(bench, "pipelines", f"{size >> 10} KiB across", module, BalancedMode(num_stages=2))
 
 
 def stages(bench: Bench) -> Iterator[Row]:
     """One stage beside the bare module, whose outputs come back to the host as well; and what the plan said."""
     kinds = {
-        "small kernels": Layers(64, 1024, 16),
+        "small kernels": Layers(64, 1024, 2 if bench.quick else 16),
         "large kernels": Layers(1024, 4096, 48, torch.bfloat16),
         "long": Layers(4096, 4096, 96, torch.bfloat16),
     }
-    with bench.daemons(1) as (cluster, client):
-        for name, module in list(kinds.items())[: 1 if bench.quick else None]:
-            graph = client.submit(export(module, (module.sample,)))
-            client.profile_graph(graph.id, device_ids=[cluster.device_id(0)])
-            plan = client.create_plan(graph.id, SingleMode())
-            seconds, peer = _streamed(bench, client, plan.id, module)
-            yield Row(
-                suite="stages",
-                name=name,
-                figure=f"{shown(seconds)} a microbatch",
-                peer="bare module",
-                ratio=seconds / peer,
-            )
-            predicted = plan.bottleneck_seconds
-            yield Row(
-                suite="stages",
-                name=name,
-                figure=f"{shown(predicted)} predicted",
-                peer="real",
-                ratio=predicted / seconds,
-            )
+    for name, module in list(kinds.items())[: 1 if bench.quick else None]:
+        yield from _profiled(bench, "stages", name, module, SingleMode())
 
 
 def compiled(bench: Bench) -> Iterator[Row]:
     """A compiled stage beside the same one uncompiled."""
+    client = bench.client
     module = Layers(256, 1024, 2 if bench.quick else 16)
-    with bench.daemons(1) as (_, client):
-        plan = client.create_plan(client.submit(export(module, (module.sample,))).id, SingleMode())
-        plain, compiled = (_open(client, plan.id, compile=compile) for compile in (False, True))
-        calls = [partial(_run_all, pipeline, [module.sample] * 4 * IN_FLIGHT) for pipeline in (plain, compiled)]
-        without, with_it = bench.seconds_of_each(calls)
-        distance = apart(compiled(module.sample), plain(module.sample))
+    plan = client.create_plan(client.submit(export(module, (module.sample,))).id, SingleMode())
+    plain, compiled = (_open(client, plan.id, compile=compile) for compile in (False, True))
+    calls = [partial(_run_all, pipeline, [module.sample] * 4 * IN_FLIGHT) for pipeline in (plain, compiled)]
+    without, with_it = bench.seconds_of_each(calls)
+    distance = apart(compiled(module.sample), plain(module.sample))
+    for pipeline in (plain, compiled):
+        client.stop(pipeline.deployment_id)
     yield Row(
         suite="compiled",
         name="16 layers",
@@ -126,6 +87,17 @@ def compiled(bench: Bench) -> Iterator[Row]:
         ratio=with_it / without,
         is_right=distance < 1e-2,
     )
+
+
+def _profiled(bench: Bench, suite: str, name: str, module: Layers, mode: Mode) -> Iterator[Row]:
+    client = bench.client
+    graph = client.submit(export(module, (module.sample,)))
+    client.profile_graph(graph.id, device_ids=[bench.cluster.device_id(0)])
+    plan = client.create_plan(graph.id, mode)
+    seconds, peer = _streamed(bench, client, plan.id, module)
+    figure, predicted = f"{shown(seconds)} a microbatch", plan.bottleneck_seconds
+    yield Row(suite=suite, name=name, figure=figure, peer="bare module", ratio=seconds / peer)
+    yield Row(suite=suite, name=name, figure=f"{shown(predicted)} predicted", peer="real", ratio=predicted / seconds)
 
 
 def _streamed(bench: Bench, client: PlannerClient, plan_id: str, module: Layers) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from benchmarks.training_matrix import measured
 from planner.client import export
 from planner.partition.objective import PipelineSchedule, Training
 from planner.plan.options import BalancedMode, PlanOptions
-from tests.builders.training_cases import MAX_DEVICES, drawn_training
+from tests.builders.training_cases import drawn_training
 
 # Sums have another order than on a CPU, where the peer is.
 MOST_APART = 1e-9
@@ -28,17 +28,16 @@ def trainings(bench: Bench) -> Iterator[Row]:
     Without dropout, whose draws are the device's own.
     """
     seeds = (seed for seed in range(10 * NUM_DRAWN) if _is_comparable(seed))
-    with bench.daemons(MAX_DEVICES) as (_, client):
-        for _ in range(1 if bench.quick else NUM_DRAWN):
-            drawn = drawn_training(next(seeds))
-            row = measured(client, drawn)
-            if not row.is_refused:
-                yield Row(
-                    suite="trainings",
-                    name=str(drawn),
-                    figure=row.failure or f"off by {row.difference:.1e}",
-                    is_right=row.difference < MOST_APART,
-                )
+    for _ in range(1 if bench.quick else NUM_DRAWN):
+        drawn = drawn_training(next(seeds))
+        row = measured(bench.client, drawn)
+        if not row.is_refused:
+            yield Row(
+                suite="trainings",
+                name=str(drawn),
+                figure=row.failure or f"off by {row.difference:.1e}",
+                is_right=row.difference < MOST_APART,
+            )
 
 
 def _is_comparable(seed: int) -> bool:
@@ -65,27 +64,27 @@ def steps(bench: Bench) -> Iterator[Row]:
         mode=BalancedMode(num_stages=2),
         training=Training(schedule=PipelineSchedule.ONE_F_ONE_B, microbatches=MICROBATCHES),
     )
-    with bench.daemons(2) as (_, client):
-        shape = {0: torch.export.Dim("rows", min=2, max=1 << 16)}
-        graph = client.submit(export(module, (sample, sample), dynamic_shapes=(shape, shape)))
-        deployment = client.deploy(client.create_plan(graph.id, options).id)
-        with client.train(deployment.id, f"sgd:lr={RATE}") as trainer:
-            module.to(bench.device)
-            optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+    client = bench.client
+    shape = {0: torch.export.Dim("rows", min=2, max=1 << 16)}
+    graph = client.submit(export(module, (sample, sample), dynamic_shapes=(shape, shape)))
+    deployment = client.deploy(client.create_plan(graph.id, options).id)
+    with client.train(deployment.id, f"sgd:lr={RATE}") as trainer:
+        module.to(bench.device)
+        optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
 
-            def here() -> float:
-                losses = []
-                for part in zip(*(one.chunk(MICROBATCHES) for one in bench.put(batch)), strict=True):
-                    loss = module(*part) / MICROBATCHES
-                    loss.backward()
-                    losses.append(loss.detach())
-                optimizer.step()
-                optimizer.zero_grad()
-                return float(sum(losses))
+        def here() -> float:
+            losses = []
+            for part in zip(*(one.chunk(MICROBATCHES) for one in bench.put(batch)), strict=True):
+                loss = module(*part) / MICROBATCHES
+                loss.backward()
+                losses.append(loss.detach())
+            optimizer.step()
+            optimizer.zero_grad()
+            return float(sum(losses))
 
-            first = trainer.step(*batch).loss, here()
-            seconds, peer = bench.seconds_of_each([lambda: trainer.step(*batch), here])
-        client.stop(deployment.id)
+        first = trainer.step(*batch).loss, here()
+        seconds, peer = bench.seconds_of_each([lambda: trainer.step(*batch), here])
+    client.stop(deployment.id)
     yield Row(
         suite="steps",
         name="1F1B",

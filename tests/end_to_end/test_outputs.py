@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 from collections.abc import Iterator
 from unittest.mock import Mock
 

@@ -92,15 +92,17 @@ def relaxed(problem: PartitionProblem, bundles: Bundles, room_share: float = 1.0
     classes = hosts_of(problem).classes
     own = np.array([members[0] for members in classes], dtype=np.int64)
     values, tensor_of_read, reads = _tensors(problem)
+    earlier, later = _arcs_without_reads(problem, bundles, reads)
+    made, sizes = problem.value_producer[values], problem.value_bytes[values].astype(np.float64)
     per_byte = np.minimum(problem.best_seconds_per_byte[UNKNOWN, own], problem.best_seconds_per_byte[own, UNKNOWN])
     return Relaxation(
         placement=PlacementProblem(
             seconds=problem.work_seconds[own],
             node_bytes=_first_users_bytes(problem),
-            tensor_producer=problem.value_producer[values],
-            read_tensor=tensor_of_read,
-            read_node=problem.read_node[reads],
-            transfer_seconds=np.outer(per_byte, problem.value_bytes[values].astype(np.float64)),
+            tensor_producer=np.concatenate([made, earlier]),
+            read_tensor=np.concatenate([tensor_of_read, values.size + np.arange(earlier.size)]),
+            read_node=np.concatenate([problem.read_node[reads], later]),
+            transfer_seconds=np.outer(per_byte, np.concatenate([sizes, np.zeros(earlier.size)])),
             is_backward=np.zeros(problem.num_nodes, dtype=np.bool_),
             colocation=bundles.bundle_of_node,
             class_devices=np.array([len(members) for members in classes], dtype=np.int64),
@@ -118,6 +120,22 @@ def _tensors(problem: PartitionProblem) -> tuple[Integers, Integers, Integers]:
     reads = np.flatnonzero(problem.value_producer[problem.read_value] >= 0)
     values, tensor_of_read = np.unique(problem.read_value[reads], return_inverse=True)
     return values, tensor_of_read, reads
+
+
+def _arcs_without_reads(problem: PartitionProblem, bundles: Bundles, reads: Integers) -> tuple[Integers, Integers]:
+    """Nodes (before, after) of each two bundles that have an order although none of those reads goes between them: who
+    runs last, say. To the relaxation they are tensors of no bytes."""
+    bundle = bundles.bundle_of_node
+    makers = problem.value_producer[problem.read_value[reads]]
+    read = set(zip(bundle[makers].tolist(), bundle[problem.read_node[reads]].tolist(), strict=True))
+    arcs = [
+        (bundles.members[first][-1], bundles.members[second][0])
+        for first, after in enumerate(bundles.after)
+        for second in after
+        if (first, second) not in read
+    ]
+    earlier, later = np.array(arcs, dtype=np.int64).reshape(-1, 2).T
+    return earlier, later
 
 
 def _first_users_bytes(problem: PartitionProblem) -> Floats:

@@ -299,6 +299,19 @@ def test_the_relaxation_is_exact_where_it_leaves_out_nothing(problem: PartitionP
     assert bound == pytest.approx(least(bare, Objective.THROUGHPUT, every_assignment(bare)), abs=1e-9)
 
 
+def test_the_relaxation_knows_who_runs_last() -> None:
+    """Nodes 2 and 4 stay together, and 4 is the last: neither of the first two may run behind them."""
+    problem = problem_of(
+        compute_seconds=[[1.0, 2.0, 0.0, 0.0, 1.0]] * 2,
+        reads=[[0], [0, 1], [], [], []],
+        value_bytes=[0] * 6,
+        groups=[(2, 4)],
+    )
+    assert least(problem, Objective.THROUGHPUT, every_assignment(problem)) == 3.0
+    bound = best_contiguous(relaxed(problem, bundles_of(problem)).placement).lower_bound_seconds
+    assert bound == pytest.approx(3.0)
+
+
 def check_is_tight(make: Maker, bound: Callable[[PartitionProblem, float], float], share: float = 1e-8) -> None:
     """At most `share` below the optimum, and not above it, on each of many problems."""
     for seed in random_seeds(60):
