@@ -1,11 +1,11 @@
 """One deployed stage beside the bare module, and large tensors beside a bare gRPC stream, in interleaved windows.
 
-    python -m benchmarks.one_stage [windows [stages|latencies|large ...]]
+    python -m benchmarks.one_stage [windows [stages|models|latencies|large ...]]
 
-First, stages of 3 and 30 ms: microbatches that follow each other, and one at a time. Then the latency that each of one
-to three near-empty stages adds to a microbatch that is alone. Then tensors of 16 MiB, into the pipeline, out of it and
-both: from client to worker, by the public gRPC streams, and through a bare gRPC stream that echoes bytes.
-Every process runs one thread per operator.
+First, stages of 3 and 30 ms: microbatches that follow each other, and one at a time. Then small models of many
+operators, each whole on one stage. Then the latency that each of one to three near-empty stages adds to a microbatch
+that is alone. Then tensors of 16 MiB, into the pipeline, out of it and both: from client to worker, by the public gRPC
+streams, and through a bare gRPC stream that echoes bytes. Every process runs one thread per operator.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from unittest import mock
 
@@ -28,7 +29,10 @@ import torch
 from benchmarks.one_thread_daemons import one_thread_daemons
 from benchmarks.pipeline_peers import Spent, Window, cpu_seconds, processes_under
 from planner.client import PlannerClient, export
+from planner.client.pipeline import Batch, Pipeline
 from planner.plan.options import CutMode, SingleMode
+from tests.builders.case import Case
+from tests.builders.registry import FAMILIES
 
 MEMORY_BYTES = 1 << 30
 DEFAULT_WINDOWS = 5
@@ -37,6 +41,8 @@ LARGE_IN_FLIGHT = 4
 LARGE_MICROBATCHES = 32
 LONE_MICROBATCHES = 300
 COUNTS = (1, 2, 3)
+MODELS = ("bert", "gpt2", "llama", "t5", "vit", "unet", "resnet50", "dlrm", "mixture")
+MODEL_MICROBATCHES = 60
 METHOD = "/benchmarks.Echo/Echo"
 MESSAGE_OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 
@@ -208,6 +214,37 @@ def stages(daemons: Daemons, num_windows: int) -> None:
         )
 
 
+def models(daemons: Daemons, num_windows: int) -> None:
+    print("| model | operators | bare module, ms | streamed, ms | times the bare module's |")
+    print("|---|---|---|---|---|")
+    client = daemons.client
+    for name in MODELS:
+        case = FAMILIES[name]()
+        exported = export(case.module, case.args, dict(case.kwargs))
+        deployment = client.deploy(client.create_plan(client.submit(exported).id, SingleMode()).id)
+        batch = Batch(args=case.args, kwargs=dict(case.kwargs))
+        with client.pipeline(deployment.id) as pipeline:
+            windows = {
+                "bare": measured([], partial(_call, case)),
+                "streamed": measured(daemons.process_ids, partial(_stream, pipeline, batch)),
+            }
+            each = medians(windows, num_windows, MODEL_MICROBATCHES)
+        client.stop(deployment.id)
+        alone, streamed = (each[way].wall * 1e3 for way in windows)
+        nodes = len(exported.graph.nodes)
+        print(f"| {name} | {nodes} | {alone:.2f} | {streamed:.2f} | {streamed / alone:.2f} |", flush=True)
+
+
+def _call(case: Case, num: int) -> None:
+    for _ in range(num):
+        case.module(*case.args, **case.kwargs)
+
+
+def _stream(pipeline: Pipeline, batch: Batch, num: int) -> None:
+    for _ in pipeline.run([batch] * num):
+        pass
+
+
 def latencies(daemons: Daemons, num_windows: int) -> None:
     sample, modules = torch.randn(1, 1024), {num: torch.nn.Sequential(*(Scale() for _ in range(num))) for num in COUNTS}
     with ExitStack() as stack:
@@ -249,6 +286,7 @@ def large_tensors(daemons: Daemons, num_windows: int) -> None:
 
 PARTS: dict[str, Callable[[Daemons, int], None]] = {
     "stages": stages,
+    "models": models,
     "latencies": latencies,
     "large": large_tensors,
 }

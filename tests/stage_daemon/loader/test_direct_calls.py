@@ -12,6 +12,7 @@ from torch import fx, nn
 
 from stage_daemon.loader.direct_calls import direct_function
 from tests.stage_daemon.loader.test_evaluation import MODULES, rebuilt
+from tests.stage_daemon.loader.test_returned_states import Counting
 
 aten = torch.ops.aten
 
@@ -98,6 +99,16 @@ def test_states_are_those_that_were_there_or_those_that_are() -> None:
     program.state = torch.zeros(6)
     assert torch.equal(bound()[0], 2 * torch.arange(1.0, 7.0))
     assert torch.equal(fetched()[0], torch.zeros(6))
+
+
+def test_a_stage_runs_on_states_that_stand_in_and_then_on_its_own_again() -> None:
+    x = torch.rand(2, 3)
+    stage = rebuilt(Counting("a sum"), x)
+    assert torch.equal(stage(x)[0], x)
+    with stage.standing_in({"count": torch.ones(2, 3)}):
+        assert torch.equal(stage(x)[0], 1 + x)
+    assert torch.equal(stage.states()["count"], x)
+    assert torch.equal(stage(x)[0], x + x)
 
 
 def test_what_an_operator_raises_is_raised() -> None:
