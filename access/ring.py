@@ -39,10 +39,10 @@ def aligned(num_bytes: int) -> int:
 class _Mapping(mmap.mmap):
     """Calls back before the memory goes: whoever has told others where it lies."""
 
-    callbacks: list[Callable[[], object]]
+    callbacks: tuple[Callable[[], object], ...] = ()
 
     def __del__(self) -> None:
-        for callback in getattr(self, "callbacks", ()):
+        for callback in self.callbacks:
             callback()
 
 
@@ -118,7 +118,7 @@ class Ring:
 
     def before_unmapping(self, callback: Callable[[], object]) -> None:
         """What is lent is gone by then, too."""
-        self._memory.callbacks = [*getattr(self._memory, "callbacks", ()), callback]
+        self._memory.callbacks += (callback,)
 
     def lend(self, slot: int) -> memoryview:
         """The slot's bytes. The slot is free again once nothing refers to them, or to a part of them."""

@@ -66,6 +66,8 @@ class DeviceLane(LaneInterpreter):
                 self._arrivals.run(environment.microbatch, (environment,))
                 self._launched.put((environment, self._launch(environment)))
                 is_over = environment.ended
+                # The next may be long in coming.
+                del environment
 
     def _launch(self, environment: Environment) -> _Pass | None:
         """None where the device has not all of it."""
