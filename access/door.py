@@ -97,7 +97,7 @@ class SlotWriter:
         if slot is None:
             return framed(sequence, message, payloads)
         self.write(slot, payloads)
-        return [HEAD.pack(sequence, len(message), slot + 1, num_bytes) + message]
+        return framed_beside_slot(sequence, message, slot, num_bytes)
 
     def write(self, slot: int, payloads: Sequence[memoryview]) -> None:
         """One after the other, each from a multiple of 64 bytes on."""
@@ -268,6 +268,11 @@ def framed(sequence: int, message: bytes, payloads: Sequence[memoryview]) -> lis
         num_bytes += padding + len(payload)
     buffers[0] = HEAD.pack(sequence, len(message), BEHIND, num_bytes) + message
     return buffers
+
+
+def framed_beside_slot(sequence: int, message: bytes, slot: int, num_bytes: int) -> list[bytes | memoryview]:
+    """A frame whose payloads lie in a slot, so many bytes together."""
+    return [HEAD.pack(sequence, len(message), slot + 1, num_bytes) + message]
 
 
 def fits_beside_slot(message_bytes: int) -> bool:

@@ -48,12 +48,8 @@ class Bench:
     def num_windows(self) -> int:
         return 1 if self.quick else 5
 
-    def seconds(self, call: Callable[[], object]) -> float:
-        """Of a call, the median; the device is done at the end of each."""
-        return self.seconds_of_each([call])[0]
-
     def seconds_of_each(self, calls: Sequence[Callable[[], object]]) -> list[float]:
-        """The same, of calls that take turns: whatever else the machine does meets them all."""
+        """The median of each, the device done at its end. They take turns: what else the machine does meets all."""
         for call in calls:
             call()
         seconds: list[list[float]] = [[] for _ in calls]

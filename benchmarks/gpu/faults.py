@@ -28,7 +28,6 @@ class Lookup(nn.Module):
         self.table = nn.Embedding(_NUM_ROWS, _WIDTH)
 
     def forward(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        rows = rows + 0
         output: torch.Tensor = self.first(hidden) + self.table(rows)
         return output
 

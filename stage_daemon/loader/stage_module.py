@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -41,19 +42,20 @@ class StageModule(nn.Module):
         written = {state_names[name] for name in written_names}
         written |= {name for name in state_names.values() if isinstance(getattr(program, name), nn.Parameter)}
         self._copied = returned_states(program, written)
-        # Made when it is first called; else what was compiled.
-        self._run: Callable[..., tuple[Any, ...]] | None = None
-        self._is_compiled = False
+        self._compiled: Callable[..., tuple[Any, ...]] | None = None
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
-        if self._run is None:
-            self._run = direct_function(self.program, binds_states=False)
-        return self._called(self._run, inputs)
+        return self._called(self._compiled or self._fetching, inputs)
+
+    @cached_property
+    def _fetching(self) -> Callable[..., tuple[Any, ...]]:
+        """On the states that are there at each call."""
+        return direct_function(self.program, binds_states=False)
 
     def function(self) -> Callable[..., tuple[Any, ...]]:
         """What a call of this module does, without the calls in between, on the states that are there now: for who puts
         no others in their places."""
-        if self._is_compiled:
+        if self._compiled is not None:
             return self.forward
         run = direct_function(self.program, binds_states=True)
         return (lambda *inputs: self._called(run, inputs)) if self._switches_context or self._copied else run
@@ -121,9 +123,9 @@ class StageModule(nn.Module):
 
     def compiled(self) -> StageModule:
         """The same program on the same states, compiled as it is run: for each kind of sizes that comes."""
-        compiled = self.with_program(compilable_program(self.program))
-        compiled._run, compiled._is_compiled = torch.compile(compiled.program.forward, dynamic=True), True
-        return compiled
+        module = self.with_program(compilable_program(self.program))
+        module._compiled = torch.compile(module.program.forward, dynamic=True)
+        return module
 
     def with_program(self, program: fx.GraphModule) -> StageModule:
         """Another form of the same program, on the same states."""

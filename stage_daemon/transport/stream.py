@@ -161,24 +161,20 @@ class StreamSender:
                 ring = self._ring = self._new_ring(outline.slot_bytes)
             # None where the receiver still uses all: the payload then follows its header, and nobody waits for memory.
             slot = ring.take()
-        if self._copies is not None:
+        copies = self._copies
+        if copies is not None:
             payloads = [_flat(*one) for one in zip(payloads, outline.sizes_bytes, strict=True)]
-            if ring is not None and slot is not None and self._copies.pin(ring, slot, outline.payload_bytes):
-                self._copies.to_slot(payloads, ring, slot)
-                self._write(self._head(parcel, outline.encoded_contents, outline.payload_bytes, slot))
-                return
-            payloads = self._copies.to_host(payloads)
         if ring is None or slot is None:
-            memory = [memory_of(*one) for one in zip(payloads, outline.sizes_bytes, strict=True)]
+            on_host = payloads if copies is None else copies.to_host(payloads)
+            memory = [memory_of(*one) for one in zip(on_host, outline.sizes_bytes, strict=True)]
             self._write(self._head(parcel, outline.encoded_contents, outline.payload_bytes), memory)
             return
-        if len(payloads) == 1:
-            ring.write(slot, 0, payloads[0].data_ptr(), outline.payload_bytes)
+        if copies is None:
+            _fill_slot(ring, slot, payloads, outline)
+        elif copies.pin(ring, slot, outline.payload_bytes):
+            copies.to_slot(payloads, ring, slot)
         else:
-            offset = 0
-            for payload, size_bytes in zip(payloads, outline.sizes_bytes, strict=True):
-                ring.write(slot, offset, payload.data_ptr(), size_bytes)
-                offset += aligned(size_bytes)
+            _fill_slot(ring, slot, copies.to_host(payloads), outline)
         self._write(self._head(parcel, outline.encoded_contents, outline.payload_bytes, slot))
 
     def _new_ring(self, slot_bytes: int) -> Ring:
@@ -495,6 +491,16 @@ def _most_under_way(link: Link, in_flight: int, slot_bytes: int) -> int:
 def _most_together(link: Link, most_under_way: int, in_flight: int) -> int:
     """Receipts for microbatches of which so many may be under way."""
     return max(1, min(MOST_RECEIPTS, most_under_way - in_flight)) if link.shares_memory else 1
+
+
+def _fill_slot(ring: Ring, slot: int, payloads: Sequence[torch.Tensor], outline: Outline) -> None:
+    if len(payloads) == 1:
+        ring.write(slot, 0, payloads[0].data_ptr(), outline.payload_bytes)
+        return
+    offset = 0
+    for payload, size_bytes in zip(payloads, outline.sizes_bytes, strict=True):
+        ring.write(slot, offset, payload.data_ptr(), size_bytes)
+        offset += aligned(size_bytes)
 
 
 def _flat(tensor: torch.Tensor, num_bytes: int) -> torch.Tensor:

@@ -39,6 +39,7 @@ from access.door import (
     bytes_together,
     fits_beside_slot,
     framed,
+    framed_beside_slot,
     send_announcement,
 )
 from access.host import host_identity
@@ -437,7 +438,7 @@ class Outlet:
             copies.to_slot(payloads, slots.ring, slot)
         else:
             slots.write(slot, _memories_of(copies.to_host(payloads)))
-        return [HEAD.pack(sequence, len(message), slot + 1, num_bytes) + message]
+        return framed_beside_slot(sequence, message, slot, num_bytes)
 
     def _framed(self, sequence: int, message: bytes, payloads: Sequence[torch.Tensor]) -> list[bytes | memoryview]:
         memories = _memories_of(payloads)

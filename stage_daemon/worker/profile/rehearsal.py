@@ -179,16 +179,15 @@ def rehearse(
     # As lanes call it.
     whole_run, marked_run = program.module.function(), _marked(program.module, marks).function()
 
-    def seconds_of_run(run: Callable[..., tuple[Any, ...]]) -> tuple[list[float], tuple[Any, ...]]:
+    def seconds_of_run(run: Callable[..., tuple[Any, ...]]) -> tuple[list[float], float, tuple[Any, ...]]:
+        """Between marks; until a device that computes by itself has been given all of it; and what it gives."""
         marks.mark()
         before = time.perf_counter()
         outputs = program.run(run)
-        calls.append(time.perf_counter() - before)
+        launch = time.perf_counter() - before
         marks.mark()
-        return marks.seconds(), outputs
+        return marks.seconds(), launch, outputs
 
-    # Of a device that computes by itself it has only been given the run by then.
-    calls: list[float] = []
     wholes: list[float] = []
     launches: list[float] = []
     parts: list[list[float]] = []
@@ -199,10 +198,10 @@ def rehearse(
             for _ in range(num_runs):
                 # As in a stream, where a microbatch comes and goes with the caches full of the stage's own.
                 client.hand_in()
-                [seconds], outputs = seconds_of_run(whole_run)
+                [seconds], launch, outputs = seconds_of_run(whole_run)
                 client.hand_over(outputs)
                 wholes.append(seconds)
-                launches.append(calls[-1])
+                launches.append(launch)
             parts += [seconds_of_run(marked_run)[0] for _ in range(num_runs)]
             on_round()
             num_runs = max(1, min(_MOST_RUNS, int(_ROUND_SECONDS / max(wholes[0], 1e-9))))
