@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -40,6 +41,7 @@ from planner.graph.ir import (
 )
 from planner.partition.objective import Objective, PipelineSchedule, Training
 from planner.partition.ordered.host_states import labels_of_hosts, least_over_hosts
+from planner.partition.ordered.host_windows import over_windows
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.many_devices import walk_loads
 from planner.partition.ordered.positions import allowed_positions
@@ -66,6 +68,7 @@ def search_plans() -> None:
         with suppress(Infeasible):
             make_plan(graph, "", inventory, options)
     _search_over_hosts()
+    _search_over_a_fleet()
     for problem in PLACEMENTS:
         best_free(problem, effort=200)
         best_contiguous(problem)
@@ -79,6 +82,16 @@ def _search_over_hosts() -> None:
     table = walk_loads(problem, hosts, labels, allowed_positions(problem), lambda _: 0, np.inf)
     assert table is not None
     least_over_hosts(hosts, table, least=0.0, limit=np.inf, widths=(1,))
+
+
+def _search_over_a_fleet() -> None:
+    """Of more unlike hosts than can be counted."""
+    inventory = _inventory(hosts=11, of_each=2)
+    devices = tuple(
+        replace(device, memory_bytes=device.memory_bytes - number // 2)
+        for number, device in enumerate(inventory.devices)
+    )
+    over_windows(partition_problem(_graph(12, is_chain=True), replace(inventory, devices=devices), PlanOptions()))
 
 
 def search_what_plans_do_not_need() -> None:

@@ -58,7 +58,7 @@ class DeviceWalks:
     `unit_devices`: of each kind, in one unit. `counts_devices`: units are single devices. `devices_of` a walk, which is
     the unit used for each stage and its node, NOTHING for a stage aside: None where these devices are nowhere together,
     and, where nodes say which stages share a host, for walks with stages aside. `row` [nodes], if any: of
-    nodes of one row, the earlier can do what the later can.
+    nodes of one row, the earlier can do what the later can. `are_plans`: every walk has its devices.
     """
 
     behind: tuple[Behind, ...]
@@ -69,6 +69,7 @@ class DeviceWalks:
     counts_devices: bool
     devices_of: Callable[[Sequence[tuple[int, int]]], tuple[int, ...] | None]
     row: tuple[int, ...] = ()
+    are_plans: bool = False
 
     @property
     def num_nodes(self) -> int:
@@ -148,6 +149,7 @@ def by_device(hosts: Hosts) -> DeviceWalks:
         edges=tuple(edges()),
         counts_devices=True,
         devices_of=devices_of,
+        are_plans=True,
     )
 
 

@@ -7,6 +7,9 @@ in one over positions and hosts. Exact for plans that enter a host once, where l
 may also be entered by parts, which then count as hosts of their own. And a host may run both ends of the order, another
 one both ends of what is left, and so on, with windows of others in the middle: so what skips the middle of a U-Net
 stays on its host, level by level.
+
+Hosts that are alike are counted. Where there are too many ways to choose some of each group, as in a fleet that grew
+over years, a beam keeps those choices whose hosts are busiest; and of hosts around others only the quickest serve.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from planner.partition.ordered.window_loads import (
     pairs_skipped,
     window_loads,
 )
-from planner.partition.problem import Integers, PartitionProblem
+from planner.partition.problem import Floats, Integers, PartitionProblem
 
 # Positions of the first round: two tables of their cube, 57 MB each. With 64 onto 16 devices it ends too far above the
 # limit for a second one: experts 0.6 %, a translator with memory of 1.1 onto 16 devices 1.4 % worse.
@@ -40,6 +43,10 @@ _MAX_NUMBERS = 2**25
 _COARSE_ABOVE = 1.03
 # How many devices of each kind a host has in use, 25 for two kinds of four; how many hosts of each group are in use.
 _MAX_STATES, _MAX_HOST_STATES = 256, 2_000
+# Of a fleet, of those that may stand around others: with 2,000 plans of U-Nets are no better, and take a minute.
+_MAX_AROUND_STATES = 16
+# States of the beam for each number of hosts in use. With 256 no plan of the benchmark's fleets is better.
+_WIDTH = 64
 # How many times a host may be entered, in turn.
 _PARTS = (1, 2)
 # Bisection ends where the value is known to such a share: less than a cut that moves by one node changes.
@@ -53,12 +60,12 @@ _Stage = tuple[int, int, int]
 def over_windows(problem: PartitionProblem, limit: float = np.inf, *, both_ends: bool = True) -> list[Layout]:
     """Ever better (boundaries, devices), the last with a bottleneck of less than `limit`; none where there is none.
 
-    Not for relayed tensors, nor on a single host.
+    Not for relayed tensors. Over equal links each device is a host of its own.
     """
     hosts, allowed = hosts_of(problem), allowed_positions(problem)
     if hosts.count == 1:
-        return []
-    positions, high = few_positions(problem, _MAX_POSITIONS), limit * _COARSE_ABOVE
+        hosts = hosts.apart()
+    positions, high = _coarse_positions(problem, limit), limit * _COARSE_ABOVE
     layouts: list[Layout] = []
     borders = positions
     for _ in range(2):
@@ -76,6 +83,14 @@ def over_windows(problem: PartitionProblem, limit: float = np.inf, *, both_ends:
     return layouts if high < limit else []
 
 
+def _coarse_positions(problem: PartitionProblem, limit: float) -> Integers:
+    """Two for each device, where stages within the limit are so short that there is room for tables of so many."""
+    positions = few_positions(problem, max(_MAX_POSITIONS, 2 * problem.num_devices))
+    if positions.size**2 * longest_stage(problem, positions, limit) > _MAX_NUMBERS:
+        return few_positions(problem, _MAX_POSITIONS)
+    return positions
+
+
 def _fine_positions(
     problem: PartitionProblem, hosts: Hosts, allowed: Integers, boundaries: tuple[int, ...], limit: float
 ) -> tuple[Integers, Integers]:
@@ -90,7 +105,7 @@ def _fine_positions(
     if count < len(boundaries):
         positions = near_positions(allowed, boundaries, _MAX_POSITIONS)
         return positions, positions
-    sending_least = few_positions(problem, min(_MAX_BORDERS, count))
+    sending_least = few_positions(problem, min(max(_MAX_BORDERS, 2 * hosts.count), count))
     return positions, np.union1d(np.intersect1d(sending_least, positions), boundaries)
 
 
@@ -102,17 +117,42 @@ def _all_trials(
     counts = np.array([hosts.composition(group[0]) for group in groups], dtype=np.int64)
     tables = None
     for parts in _PARTS:
-        num_hosts = np.array([len(group) * parts for group in groups], dtype=np.int64)
-        few = (counts // parts + 1.0).prod(axis=1).max() <= _MAX_STATES and (num_hosts + 1.0).prod() <= _MAX_HOST_STATES
-        if not few or (counts % parts).any():
+        if (counts // parts + 1.0).prod(axis=1).max() > _MAX_STATES or (counts % parts).any():
             continue
+        num_hosts = np.array([len(group) * parts for group in groups], dtype=np.int64)
         tables = tables or window_loads(problem, hosts, groups, positions, borders, limit)
-        windows = _Windows(tables, counts // parts, num_hosts, parts)
+        speeds = _speeds(problem, tables, counts // parts)
+        windows, around = _Windows(tables, counts // parts, num_hosts, parts), num_hosts
+        if (num_hosts + 1.0).prod() > _MAX_HOST_STATES:
+            windows = _ChosenWindows(problem, tables, counts // parts, num_hosts, parts, speeds)
+            around = _quickest(num_hosts, speeds)
         if both_ends and parts == 1 and much_skips_the_middle(problem, positions):
             # A first limit; mostly hosts around others then undercut what windows can do at best.
             yield windows, _ROUGHLY
-            yield _WindowsAround(problem, tables, counts, num_hosts), _ENOUGH
+            yield _WindowsAround(problem, tables, counts, around), _ENOUGH
         yield windows, _ENOUGH
+
+
+def _speeds(problem: PartitionProblem, tables: WindowLoads, counts: Integers) -> Floats:
+    """[group] of a host with so many devices of each kind, where 1 does each node in the least seconds."""
+    runs = np.isfinite(problem.work_seconds)
+    least = np.where(runs, problem.work_seconds, np.inf).min(axis=0)
+    of_device = np.where(runs, least, 0.0).sum(axis=1) / np.maximum(problem.compute_before[:, -1], 1e-300)
+    speeds = np.zeros(len(tables.groups))
+    for group, hosts in enumerate(tables.groups):
+        for kind, members in enumerate(tables.hosts.members[hosts[0]]):
+            if members:
+                speeds[group] += counts[group, kind] * of_device[members[0]]
+    return speeds
+
+
+def _quickest(num_hosts: Integers, speeds: Floats) -> Integers:
+    """[group] so few hosts that every choice of them can be tried around others: the slowest are left out."""
+    left = num_hosts.copy()
+    for group in np.argsort(speeds, kind="stable"):
+        while left[group] and (left + 1.0).prod() > _MAX_AROUND_STATES:
+            left[group] -= 1
+    return left
 
 
 def _least(problem: PartitionProblem, trials: _Windows, high: float, enough: float) -> Layout | None:
@@ -205,6 +245,56 @@ class _Windows:
         left = [[iter(members) for members in of_kind] for of_kind in self._tables.hosts.members]
         boundaries = [int(self._tables.positions[first]) for first, _, _ in stages]
         return (*boundaries, int(self._tables.positions[-1])), tuple(next(left[host][kind]) for _, host, kind in stages)
+
+
+class _ChosenWindows(_Windows):
+    """Where hosts are of too many groups to count every choice of them."""
+
+    def __init__(
+        self,
+        problem: PartitionProblem,
+        tables: WindowLoads,
+        counts: Integers,
+        num_hosts: Integers,
+        parts: int,
+        speeds: Floats,
+    ) -> None:
+        super().__init__(tables, counts, num_hosts, parts)
+        work = np.concatenate([[0.0], np.cumsum(problem.work_seconds.min(axis=0))])
+        self._work, self._speeds = work[tables.positions], speeds
+
+    def layout(self, limit: float) -> Layout | None:
+        from planner.partition.ordered.host_beam_kernel import busiest_hosts
+        from planner.partition.ordered.windows_kernel import NOT_REACHED, NOT_TRIED
+
+        limit = min(limit, np.finfo(np.float64).max)
+        windows, size, groups = self._within(limit), self._size, len(self._tables.groups)
+        used = np.empty((int(self._num_hosts.sum()) + 1, _WIDTH, groups), dtype=np.int64)
+        into = np.empty((*used.shape[:2], size), dtype=np.int64)
+        covered = np.full((groups, size, size), NOT_TRIED, dtype=np.int64)
+        stage_into = np.empty((self._num_states, size), dtype=np.int64)
+        num_used, state = busiest_hosts(
+            windows, self._work, self._speeds, limit, stage_into, covered, used, into
+        )  # fmt: skip
+        if num_used == NOT_REACHED:
+            return None
+        return self._as_layout(self._stages_of_chosen(windows, used, into, num_used, state, limit))
+
+    def _stages_of_chosen(
+        self, windows: Windows, used: Integers, into: Integers, num_used: int, state: int, limit: float
+    ) -> list[_Stage]:
+        from planner.partition.ordered.windows_kernel import cover
+
+        stage_into = np.empty((self._num_states, self._size), dtype=np.int64)
+        stages, end = list[_Stage](), self._size - 1
+        while num_used:
+            before, first = divmod(int(into[num_used, state, end]), self._size)
+            before, group = divmod(before, len(self._tables.groups))
+            used_of_host = cover(windows, group, limit, first, end, stage_into)
+            host = self._tables.groups[group][(int(used[num_used, state, group]) - 1) // self._parts]
+            stages = [*self._stages(stage_into, used_of_host, group, host, first, end), *stages]
+            num_used, state, end = num_used - 1, before, first
+        return stages
 
 
 class _WindowsAround(_Windows):

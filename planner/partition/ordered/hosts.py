@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.partition.lattice import Words
 from planner.partition.problem import Floats, Integers, PartitionProblem
 
 Composition = tuple[int, ...]
@@ -85,6 +86,12 @@ class Hosts:
         whole = [np.array(self.composition(group[0])) + 1 for group in self.groups()]
         return sum(int(np.prod(counts.astype(np.float64))) for counts in whole)
 
+    @property
+    def num_steps_by_host(self) -> int:
+        """About so many edges have walks from such a state to the next, or to a device of another host."""
+        of_groups = [sum(map(bool, self.composition(group[0]))) for group in self.groups()]
+        return self.num_states_by_host * sum(of_groups)
+
     def ends(self, link: int) -> tuple[int, int] | None:
         return None if link == NO_LINK else self.ends_of_link[link]
 
@@ -100,14 +107,34 @@ class Hosts:
                 groups.append([host])
         return tuple(map(tuple, groups))
 
+    def apart(self) -> Hosts:
+        """Of a single host, each device as a host of its own."""
+        num_devices = self.kind_of_device.size
+        link = np.full((num_devices, num_devices), self.link[0, 0])
+        np.fill_diagonal(link, NO_LINK)
+        return replace(
+            self,
+            members=tuple(
+                tuple((device,) if kind == own else () for kind in range(self.num_kinds))
+                for device, own in enumerate(self.kind_of_device.tolist())
+            ),
+            host_of_device=np.arange(num_devices),
+            link=link,
+        )
+
     def _exchangeable(self, one: int, other: int) -> bool:
-        swapped = np.arange(self.count)
-        swapped[[one, other]] = other, one
-        return np.array_equal(self.link, self.link[np.ix_(swapped, swapped)])
+        others = np.delete(np.arange(self.count), [one, other])
+        link = self.link
+        return bool(
+            link[one, one] == link[other, other]
+            and link[one, other] == link[other, one]
+            and np.array_equal(link[one, others], link[other, others])
+            and np.array_equal(link[others, one], link[others, other])
+        )
 
 
 def hosts_of(problem: PartitionProblem) -> Hosts:
-    """O(devices^2 x hosts)."""
+    """O(devices^2)."""
     host_of_device = _hosts(problem)
     kind_of_device = distinct_rows(_described(problem)).kind_of_row
     num_kinds = int(kind_of_device.max()) + 1
@@ -142,14 +169,35 @@ def _described(problem: PartitionProblem) -> Floats:
 
 
 def _hosts(problem: PartitionProblem) -> Integers:
-    firsts: list[int] = []
-    host_of_device = np.zeros(problem.num_devices, dtype=np.int64)
-    for device in range(problem.num_devices):
-        host = next((host for host, first in enumerate(firsts) if _linked_alike(problem, first, device)), len(firsts))
-        if host == len(firsts):
-            firsts.append(device)
-        host_of_device[device] = host
-    return host_of_device
+    """[devices]: hosts in the order of their first devices.
+
+    Two devices change places and leave every link as it is where their rows of links are alike but for the places of
+    the two: told by sums of hashes, of which these places are taken out, and then by the links themselves.
+    """
+    links = np.zeros((problem.num_devices, problem.num_devices), dtype=np.uint64)
+    for matrix in _link_matrices(problem):
+        # Adding 0.0 makes one zero of two.
+        links = _mixed(links + np.ascontiguousarray(matrix + 0.0).view(np.uint64))
+    weight = _mixed(np.arange(1, problem.num_devices + 1, dtype=np.uint64))
+    weighed = weight * (links + _mixed(links.T))
+    others = weighed.sum(axis=1, dtype=np.uint64) - np.diagonal(weighed)
+    but_for_two = others[:, None] - weighed
+    firsts = ((but_for_two == but_for_two.T) & (links == links.T)).argmax(axis=1)
+    for device in np.flatnonzero(firsts != np.arange(firsts.size)).tolist():
+        if not _linked_alike(problem, int(firsts[device]), device):
+            firsts[device] = device
+    return np.unique(firsts, return_inverse=True)[1].astype(np.int64)
+
+
+def _mixed(numbers: Words) -> Words:
+    """As splitmix64 ends (Steele et al. 2014): a bit that differs makes half of all bits differ."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(numbers ^ (numbers >> np.uint64(31)), dtype=np.uint64)
+
+
+def _link_matrices(problem: PartitionProblem) -> tuple[Floats, ...]:
+    return problem.link_latency_seconds, problem.link_seconds_per_byte, problem.link_handover_seconds
 
 
 def _linked_alike(problem: PartitionProblem, one: int, other: int) -> bool:
@@ -158,31 +206,30 @@ def _linked_alike(problem: PartitionProblem, one: int, other: int) -> bool:
     swapped[[one, other]] = other, one
     return all(
         np.array_equal(matrix[one, swapped], matrix[other]) and np.array_equal(matrix[swapped, one], matrix[:, other])
-        for matrix in (problem.link_latency_seconds, problem.link_seconds_per_byte, problem.link_handover_seconds)
+        for matrix in _link_matrices(problem)
     )
 
 
 def _links(
     problem: PartitionProblem, host_of_device: Integers, num_hosts: int
 ) -> tuple[Integers, tuple[tuple[int, int], ...]]:
-    numbers: dict[tuple[float, ...], int] = {}
-    ends: list[tuple[int, int]] = []
-    link = np.full((num_hosts, num_hosts), NO_LINK, dtype=np.int64)
-    for source in range(num_hosts):
-        for target in range(num_hosts):
-            # Within a host, its first device and its last.
-            one = int(np.flatnonzero(host_of_device == source)[0])
-            other = int(np.flatnonzero(host_of_device == target)[-1])
-            if one == other:
-                continue
-            costs = tuple(
-                float(matrix[ends])
-                for matrix in (problem.link_latency_seconds, problem.link_seconds_per_byte)
-                for ends in ((one, other), (other, one))
-            )
-            link[source, target] = numbers.setdefault(costs, len(numbers))
-            ends += [(one, other)] if len(ends) < len(numbers) else []
-    return link, tuple(ends)
+    # Within a host, its first device and its last.
+    first = np.unique(host_of_device, return_index=True)[1]
+    last = host_of_device.size - 1 - np.unique(host_of_device[::-1], return_index=True)[1]
+    source, target = np.repeat(first, num_hosts), np.tile(last, num_hosts)
+    is_link = source != target
+    source, target = source[is_link], target[is_link]
+    costs = [
+        matrix[ends]
+        for matrix in (problem.link_latency_seconds, problem.link_seconds_per_byte)
+        for ends in ((source, target), (target, source))
+    ]
+    distinct = distinct_rows(np.stack(costs, axis=1) + 0.0)
+    link = np.full(num_hosts * num_hosts, NO_LINK, dtype=np.int64)
+    link[is_link] = distinct.kind_of_row
+    _, at = np.unique(distinct.kind_of_row, return_index=True)
+    ends = tuple(zip(source[at].tolist(), target[at].tolist(), strict=True))
+    return link.reshape(num_hosts, num_hosts), ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

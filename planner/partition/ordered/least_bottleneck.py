@@ -93,7 +93,9 @@ def _least_bottleneck(problem: PartitionProblem, num_stages: int, *, prove: bool
     exact = shared.exact_loads or only_neighbours_exchange(problem)
     if not (shared.complete and shared.exact_loads) and (exact or prove or in_hand is None):
         in_hand, proven = _over_walks(problem, num_stages, in_hand)
-    if shared.complete and (in_hand is None or in_hand.bottleneck_seconds > proven * (1 + NEGLIGIBLE)):
+        if exact and not (num_stages or problem.relay or _is_proven(in_hand, proven)):
+            in_hand = _best_of(problem, over_windows(problem, _limit(in_hand)), in_hand)
+    if shared.complete and not _is_proven(in_hand, proven):
         fine, fine_bound = _search(shared, _limit(in_hand))
         in_hand, proven = _better(in_hand, shared.layout(fine.boundaries, fine.steps)), max(proven, fine_bound)
         if in_hand and not shared.exact_loads and in_hand.bottleneck_seconds > fine.value * (1 + NEGLIGIBLE):
@@ -102,6 +104,10 @@ def _least_bottleneck(problem: PartitionProblem, num_stages: int, *, prove: bool
         return None, proven
     bound = min(max(proven, _cheap_bound(shared, in_hand.bottleneck_seconds)), in_hand.bottleneck_seconds)
     return replace(in_hand, lower_bound_seconds=bound), bound
+
+
+def _is_proven(in_hand: Layout | None, proven: float) -> bool:
+    return in_hand is not None and in_hand.bottleneck_seconds <= proven * (1 + NEGLIGIBLE)
 
 
 def _over_walks(problem: PartitionProblem, num_stages: int, in_hand: Layout | None) -> tuple[Layout | None, float]:

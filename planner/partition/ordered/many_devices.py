@@ -20,9 +20,9 @@ from planner.partition.problem import Integers, PartitionProblem
 
 # Elements of the table of loads: 200 MB.
 MAX_LOADS = 25_000_000
-# Units of `by_device`, and nodes of `host_by_host`: beyond that, listing their edges takes a second.
+# Units of `by_device`, and edges of `host_by_host`: beyond that, listing them takes a second.
 MAX_UNITS = 24
-_MAX_NODES = 2_000
+_MAX_STEPS = 50_000
 # Of a host that may be entered several times, in turn.
 _PARTS = (1, 2, 4)
 
@@ -50,21 +50,28 @@ def over_many_devices(
     """
     hosts, kept_microbatches = hosts_of(problem), kept_by_stage(problem, num_stages)
     places = is_place_of_account(num_stages, problem.num_devices, kept_microbatches)
-    kinds_of_walks = walks_within(problem, hosts, positions.size, places=places)
+    bounding = bounding_walks(problem, hosts, positions.size)
     exact = problem.relay or only_neighbours_exchange(problem)
-    if np.isfinite(limit) and not exact:
-        # Plans that pay what skips stages are of windows on hosts.
-        kinds_of_walks = kinds_of_walks[:1]
-    if not kinds_of_walks:
+    planning = list[DeviceWalks]()
+    # Plans that pay what skips stages are of windows on hosts.
+    if not (places or (bounding and bounding.are_plans) or (np.isfinite(limit) and not exact)):
+        planning = planning_walks(hosts, positions.size)
+    if not (bounding or planning):
         return None
-    labels = [edge.label for one in kinds_of_walks for edge in one.edges]
+    labels = [edge.label for one in (*([bounding] if bounding else []), *planning) for edge in one.edges]
     table = walk_loads(problem, hosts, labels, positions, kept_microbatches, limit)
     if table is None:
         return None
-    best_walks = _best_walks(kinds_of_walks, table, limit, num_stages)
-    value, high = best_walks[0].value, min([limit, *(walk.value for walk in best_walks[1:] if walk.devices)])
-    is_plan = best_walks[0].devices and kinds_of_walks[0].behind
-    if best_walks[0].boundaries and not is_plan and value < high and exact and can_be_searched(hosts, positions.size):
+    value, high, is_over, best_walks = 0.0, limit, False, list[Walk]()
+    if bounding:
+        best_walks = [least_over_walks(bounding, table, limit=limit, num_stages=num_stages)]
+        value = best_walks[0].value
+        # Nothing is below the limit, or the bound's walk is a plan.
+        is_over = not best_walks[0].boundaries or bool(best_walks[0].devices and bounding.behind)
+    for walks in planning if not is_over else ():
+        best_walks.append(least_over_walks(walks, table, limit=high))
+        high = min(high, best_walks[-1].value) if best_walks[-1].devices else high
+    if not is_over and value < high and exact and can_be_searched(hosts, positions.size):
         table = walk_loads(problem, hosts, labels_of_hosts(hosts).values(), positions, kept_microbatches, high)
         if table is not None:
             best_walks.append(least_over_hosts(hosts, table, least=value, limit=high, num_stages=num_stages))
@@ -77,36 +84,27 @@ def over_many_devices(
     )
 
 
-def _best_walks(kinds_of_walks: list[DeviceWalks], table: WalkLoads, limit: float, num_stages: int) -> list[Walk]:
-    """The walk of the bound, and ever better plans if there is something below the limit and it is none."""
-    bound, *others = kinds_of_walks
-    best_walks = [least_over_walks(bound, table, limit=limit, num_stages=num_stages)]
-    for walks in others if best_walks[0].boundaries and not (best_walks[0].devices and bound.behind) else ():
-        limit = min(limit, *(walk.value for walk in best_walks[1:]), np.inf)
-        best_walks.append(least_over_walks(walks, table, limit=limit))
-    return best_walks
-
-
 def affordable(problem: PartitionProblem, num_positions: int, max_words: float = np.inf) -> bool:
     """Whether walks give a bound, within so many words."""
-    walks = walks_within(problem, hosts_of(problem), num_positions, places=True)
-    return bool(walks) and num_words(walks[0], num_positions) <= max_words
+    bounding = bounding_walks(problem, hosts_of(problem), num_positions)
+    return bounding is not None and num_words(bounding, num_positions) <= max_words
 
 
-def walks_within(problem: PartitionProblem, hosts: Hosts, num_positions: int, *, places: bool) -> list[DeviceWalks]:
-    """First those that give the bound, then those that give plans if the bound's give none; none that can be afforded.
+def bounding_walks(problem: PartitionProblem, hosts: Hosts, num_positions: int) -> DeviceWalks | None:
+    """Those of the best bound that can be afforded."""
+    walks = [by_kind(problem, hosts)]
+    if hosts.count > 1:
+        exact, runs = [by_device(hosts)] if hosts.num_units <= MAX_UNITS else [], by_runs(hosts)
+        walks = [*exact, *([runs] if runs else []), *walks]
+    return next(iter(_within_words(walks, num_positions)), None)
 
-    `places`: a stage's place among the others matters.
-    """
-    if hosts.count == 1:
-        return _within_words([by_kind(problem, hosts)], num_positions)[:1]
-    exact, runs = [by_device(hosts)] if hosts.num_units <= MAX_UNITS else [], by_runs(hosts)
-    bounds = [*exact, *([runs] if runs else []), by_kind(problem, hosts)]
-    plans = []
-    if not places and hosts.num_states_by_host <= _MAX_NODES:
-        plans = [walks for parts in _PARTS if (walks := host_by_host(hosts, parts)) is not None]
-    bound = _within_words(bounds, num_positions)[:1]
-    return bound if bound == exact else [*bound, *_within_words(plans, num_positions)]
+
+def planning_walks(hosts: Hosts, num_positions: int) -> list[DeviceWalks]:
+    """Those of plans that can be afforded, from host to host."""
+    if hosts.count == 1 or hosts.num_steps_by_host > _MAX_STEPS:
+        return []
+    plans = [walks for parts in _PARTS if (walks := host_by_host(hosts, parts)) is not None]
+    return _within_words(plans, num_positions)
 
 
 def _within_words(walks: list[DeviceWalks], num_positions: int) -> list[DeviceWalks]:

@@ -28,7 +28,7 @@ from planner.partition.objective import Objective
 from planner.partition.ordered.device_walks import DeviceWalks, by_kind, by_runs, by_visits
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.least_over_walks import MAX_WORDS, Walk, WalkLoads, least_over_walks, num_words
-from planner.partition.ordered.many_devices import walks_within
+from planner.partition.ordered.many_devices import bounding_walks
 from planner.partition.ordered.memory_tiers import everything_bytes
 from planner.partition.ordered.priced_walks import priced_bound
 from planner.partition.ordered.segment_loads import StageLinks, Transfers
@@ -76,8 +76,8 @@ def least_over_ideals(
         return None
     hosts, walks = hosts_of(problem), [by_kind(problem, hosts_of(problem))]
     if objective is Objective.THROUGHPUT:
-        able = walks_within(problem, hosts, ideals.count, places=bool(num_stages))[:1]
-        walks += [one.with_stages_aside() for one in able if one.behind]
+        able = bounding_walks(problem, hosts, ideals.count)
+        walks += [able.with_stages_aside()] if able and able.behind else []
     if num_words(walks[0], ideals.count) > MAX_WORDS:
         return None
     stages = IdealStages(problem, bundles, ideals)

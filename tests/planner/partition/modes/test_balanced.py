@@ -11,7 +11,7 @@ from planner.errors import Infeasible, OptionsError
 from planner.partition.evaluate import evaluate
 from planner.partition.modes.balanced import balanced
 from planner.partition.objective import Objective, Training
-from planner.partition.ordered import least_bottleneck, many_devices, program_pass
+from planner.partition.ordered import host_windows, least_bottleneck, many_devices, program_pass
 from planner.partition.problem import PartitionProblem
 from tests.planner.partition.exact import all_contiguous, fits, least
 from tests.planner.partition.problems import INFERENCE, chain, problems, trainings
@@ -98,6 +98,7 @@ def test_what_fits_is_planned_where_the_search_gives_up(monkeypatch: pytest.Monk
     monkeypatch.setattr(program_pass, "MAX_STATES", 1)
     monkeypatch.setattr(many_devices, "MAX_WORDS", 2)
     monkeypatch.setattr(least_bottleneck, "MAX_TIERED_WORDS", 2)
+    monkeypatch.setattr(host_windows, "_MAX_STATES", 0)
     problem = problem_of(compute_seconds=[[1.0]] * 4, reads=[[0]], value_bytes=[0, 0])
     assignment = balanced(problem)
     assert assignment.num_stages == 1

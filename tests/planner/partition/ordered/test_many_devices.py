@@ -1,5 +1,7 @@
 """Walks through many devices: the least bottleneck of chains on clusters, against a plain programme."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -164,6 +166,50 @@ def test_hosts_are_read_from_the_links() -> None:
     assert hosts.members == (((0, 2), (1,)), ((4, 5), (3,)), ((6, 7), ()))
     assert hosts.groups() == ((0, 1), (2,))
     assert hosts.counts() == (6, 2)
+
+
+def can_change_places(links: tuple[np.ndarray, ...], one: int, other: int) -> bool:
+    swapped = np.arange(len(links[0]))
+    swapped[[one, other]] = other, one
+    return all(np.array_equal(link, link[np.ix_(swapped, swapped)]) for link in links)
+
+
+def hosts_by_definition(program: PartitionProblem) -> list[int]:
+    """Of devices whose exchange leaves every link as it is."""
+    links = (program.link_latency_seconds, program.link_seconds_per_byte, program.link_handover_seconds)
+    firsts: list[int] = []
+    hosts = list[int]()
+    for device in range(program.num_devices):
+        alike = [host for host, first in enumerate(firsts) if can_change_places(links, first, device)]
+        hosts.append(alike[0] if alike else len(firsts))
+        firsts += [] if alike else [device]
+    return hosts
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("seed", random_seeds(40))
+def test_a_host_is_of_devices_that_can_change_places(seed: int) -> None:
+    """Links by host and by pod, some of them unlike, the two ways too."""
+    draw = np.random.default_rng(seed)
+    devices = int(draw.integers(1, 12))
+    host = draw.integers(0, max(1, devices // 2), devices)
+    near = host[:, None] == host[None, :]
+    per_byte = np.where(near, 1.0, np.where(host[:, None] % 2 == host[None, :] % 2, 2.0, 3.0))
+    for _ in range(int(draw.integers(0, 3))):
+        one, other = draw.integers(0, devices, 2)
+        per_byte[one, other] = 5.0
+        per_byte[other, one] = draw.choice([5.0, 6.0])
+    program = chain(
+        [[1.0, 1.0]] * devices, per_byte=per_byte.tolist(), latency=(per_byte * draw.choice([0, 1])).tolist()
+    )
+    hosts = hosts_of(program)
+    assert hosts.host_of_device.tolist() == hosts_by_definition(program)
+    for source, target in product(range(devices), range(devices)):
+        ends = hosts.ends(int(hosts.link[hosts.host_of_device[source], hosts.host_of_device[target]]))
+        if source != target:
+            assert ends is not None
+            assert program.link_seconds_per_byte[source, target] == program.link_seconds_per_byte[ends]
+            assert program.link_seconds_per_byte[target, source] == program.link_seconds_per_byte[ends[::-1]]
 
 
 def test_devices_over_equal_links_are_one_host() -> None:
