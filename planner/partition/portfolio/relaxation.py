@@ -89,12 +89,12 @@ class Relaxation:
 
 def relaxed(problem: PartitionProblem, bundles: Bundles, room_share: float = 1.0) -> Relaxation:
     """`room_share` of each device's memory is for states; 1 for a bound, less to leave room for what flows."""
-    classes = hosts_of(problem).classes
+    best = np.minimum(problem.best_seconds_per_byte[UNKNOWN, :-1], problem.best_seconds_per_byte[:-1, UNKNOWN])
+    classes = _classes(problem, best)
     own = np.array([members[0] for members in classes], dtype=np.int64)
     values, tensor_of_read, reads = _tensors(problem)
     earlier, later = _arcs_without_reads(problem, bundles, reads)
     made, sizes = problem.value_producer[values], problem.value_bytes[values].astype(np.float64)
-    per_byte = np.minimum(problem.best_seconds_per_byte[UNKNOWN, own], problem.best_seconds_per_byte[own, UNKNOWN])
     return Relaxation(
         placement=PlacementProblem(
             seconds=problem.work_seconds[own],
@@ -102,7 +102,7 @@ def relaxed(problem: PartitionProblem, bundles: Bundles, room_share: float = 1.0
             tensor_producer=np.concatenate([made, earlier]),
             read_tensor=np.concatenate([tensor_of_read, values.size + np.arange(earlier.size)]),
             read_node=np.concatenate([problem.read_node[reads], later]),
-            transfer_seconds=np.outer(per_byte, np.concatenate([sizes, np.zeros(earlier.size)])),
+            transfer_seconds=np.outer(best[own], np.concatenate([sizes, np.zeros(earlier.size)])),
             is_backward=np.zeros(problem.num_nodes, dtype=np.bool_),
             colocation=bundles.bundle_of_node,
             class_devices=np.array([len(members) for members in classes], dtype=np.int64),
@@ -113,6 +113,15 @@ def relaxed(problem: PartitionProblem, bundles: Bundles, room_share: float = 1.0
         ),
         devices=np.array([device for members in classes for device in members], dtype=np.int64),
     )
+
+
+def _classes(problem: PartitionProblem, best_seconds_per_byte: Floats) -> list[list[int]]:
+    """Devices that the relaxation cannot tell apart: of one kind, with best links alike, whatever their hosts."""
+    classes: dict[tuple[int, float], list[int]] = {}
+    kinds = hosts_of(problem).kind_of_device.tolist()
+    for device, alike in enumerate(zip(kinds, best_seconds_per_byte.tolist(), strict=True)):
+        classes.setdefault(alike, []).append(device)
+    return list(classes.values())
 
 
 def _tensors(problem: PartitionProblem) -> tuple[Integers, Integers, Integers]:
