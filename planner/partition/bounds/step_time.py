@@ -8,7 +8,8 @@ those behind it, all of one microbatch, and a how many microbatches 1F1B has it 
 - Any unsplit schedule: P + m w. The first microbatch comes after P's forward half; P's backward half follows the last.
 - GPipe: P + w + D + (m - 1) w, since all forward passes come first.
 - 1F1B: P + 2 D + (m - a + 1) w: the stage waits for the first microbatch to be back before it goes on, and at the end
-  for the last one.
+  for the last one. And with f and b for the forward and the backward part of w, P + w + D + (m - 1) f + (m - a) b, by
+  the way of the last microbatch, which other forward passes are before; with f and b exchanged, by that of the first.
 - Split backward passes: only the forward half of P comes before, and weights' passes may be last.
 
 Stages beside the path take m w. The least step that leaves room for all work is found by halving: how much work the
@@ -17,23 +18,25 @@ first stages can hold only grows with what those before them hold.
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from planner.partition.arcs import topological_order
+from planner.partition.bounds.step_time_kernel import Pipeline, most_work
 from planner.partition.objective import PipelineSchedule
 from planner.partition.ordered.hosts import distinct_rows
-from planner.partition.problem import PartitionProblem
+from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 
 # Halvings of the interval of steps: to a billionth.
 _HALVINGS = 40
 # Below what rounding in long sums may add.
 _MARGIN = 1 - 1e-8
-# States "how many devices of each kind are used": with more of them, all devices count as the fastest kind.
-_MAX_STATES = 100
+_NOTHING = -1
+# States "how many devices of each kind are used": with more of them, the slower of two kinds counts as the other.
+_MAX_STATES = 5_000
 
 _SPLIT = (PipelineSchedule.ZERO_BUBBLE, PipelineSchedule.ZERO_BUBBLE_H2, PipelineSchedule.BEST)
 
@@ -43,24 +46,42 @@ def fill_bound(problem: PartitionProblem, bundles: Bundles, busiest_seconds: flo
 
     `num_stages` 0: any number. O(reads + nodes + devices x devices x states).
     """
-    work = float(problem.work_seconds.min(axis=0).sum())
-    path, holds_all = _trained_path(problem, bundles)
-    most, kinds = num_stages or min(problem.num_devices, bundles.count), _kinds(problem)
+    assert problem.training is not None
+    path = _trained_path(problem, bundles)
+    most = num_stages or min(problem.num_devices, bundles.count)
     # Where there is work beside the path, some of the stages may hold none of it.
+    holds_all = not path.beside.size
     counts = [num_stages] if num_stages and holds_all else range(1, most + 1)
     others = 0 if holds_all else num_stages or problem.num_devices
-    return _MARGIN * min(
-        _Step(problem, work, path, count, max(0, others - count), not holds_all, busiest_seconds, kinds).least()
-        for count in counts
-    )
+    least, unplaced = 3 * problem.training.microbatches * path.work, _pipeline(problem)
+    for count in counts:
+        pipeline = unplaced._replace(num_stages=count, others=max(0, others - count))
+        least = _Step(pipeline=pipeline, path=path, busiest_seconds=busiest_seconds).least_below(least)
+    return _MARGIN * least
 
 
-def _trained_path(problem: PartitionProblem, bundles: Bundles) -> tuple[float, bool]:
-    """Seconds, forward and back, of a longest path of bundles over whose edges gradients come back.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Path:
+    """`work`: seconds of all bundles, forward and back, where each runs fastest; `seconds`: of those on the path.
 
-    And whether all bundles are on it, so that every stage is.
+    `beside` [segments], descending: of bundles of a segment that are not on it. Segments end at bundles of the path
+    that all others run before or after. A stage that holds bundles of two segments holds what ends the first, or it
+    would wait for itself: so one that holds nothing of the path is within a segment.
     """
-    fastest = np.bincount(bundles.bundle_of_node, problem.work_seconds.min(axis=0), bundles.count).tolist()
+
+    work: float
+    seconds: float
+    beside: Floats
+
+    def work_of(self, num_stages: int, most_of_each: float = np.inf) -> float:
+        """That at most so many stages beside it leave to those on the path."""
+        beside = float(self.beside[:num_stages].sum())
+        return max(self.seconds, self.work - min(beside, num_stages * most_of_each if num_stages else 0.0))
+
+
+def _trained_path(problem: PartitionProblem, bundles: Bundles) -> _Path:
+    """A longest path of bundles over whose edges gradients come back."""
+    fastest = np.bincount(bundles.bundle_of_node, problem.work_seconds.min(axis=0), bundles.count)
     maker = problem.value_producer[problem.read_value]
     carries = (maker >= 0) & (problem.value_gradient_bytes[problem.read_value] > 0)
     tails, heads = bundles.bundle_of_node[maker[carries]], bundles.bundle_of_node[problem.read_node[carries]]
@@ -68,57 +89,94 @@ def _trained_path(problem: PartitionProblem, bundles: Bundles) -> tuple[float, b
     for tail, head in zip(tails.tolist(), heads.tolist(), strict=True):
         if tail != head:
             sources[head].add(tail)
-    longest = [0.0] * bundles.count
+    longest, last = fastest.tolist(), [_NOTHING] * bundles.count
     order = topological_order(bundles.before, bundles.after)
     for bundle in order:
-        longest[bundle] = fastest[bundle] + max((longest[source] for source in sources[bundle]), default=0.0)
-    return max(longest), all(tail in sources[head] for tail, head in pairwise(order))
+        last[bundle] = max(sources[bundle], key=longest.__getitem__, default=_NOTHING)
+        longest[bundle] += longest[last[bundle]] if last[bundle] != _NOTHING else 0.0
+    end = max(order, key=longest.__getitem__)
+    is_on_path = np.zeros(bundles.count, dtype=np.bool_)
+    bundle = end
+    while bundle != _NOTHING:
+        is_on_path[bundle] = True
+        bundle = last[bundle]
+    ends_segment = is_on_path[order] & _has_no_other_beside(bundles, order)
+    segment = np.cumsum(ends_segment)
+    beside = np.bincount(segment, np.where(is_on_path[order], 0.0, fastest[order])).astype(np.float64)
+    return _Path(work=float(fastest.sum()), seconds=longest[end], beside=np.sort(beside[beside > 0])[::-1])
 
 
-class _Kinds(NamedTuple):
-    """Of devices: the most work, in the fastest device's seconds, that each does in a second; how many there are."""
+def _has_no_other_beside(bundles: Bundles, order: Sequence[int]) -> Booleans:
+    """By place in a topological order: whether all other bundles run before it or after it, by what they read."""
 
-    speeds: tuple[float, ...]
-    counts: tuple[int, ...]
+    def only_end(order: Sequence[int], before: Sequence[Collection[int]]) -> Booleans:
+        """Whether all earlier ones lead to it: whether it alone leads to none up to it."""
+        ends, alone = set[int](), np.zeros(len(order), dtype=np.bool_)
+        for place, bundle in enumerate(order):
+            ends.difference_update(before[bundle])
+            ends.add(bundle)
+            alone[place] = len(ends) == 1
+        return alone
+
+    return only_end(order, bundles.before) & only_end(order[::-1], bundles.after)[::-1]
 
 
-def _kinds(problem: PartitionProblem) -> _Kinds:
+def _pipeline(problem: PartitionProblem) -> Pipeline:
+    """Without stages."""
+    assert problem.training is not None
+    schedule = problem.training.schedule
+    speeds, counts = _kinds(problem)
+    return Pipeline(
+        microbatches=problem.training.microbatches,
+        num_stages=0,
+        on_path=0.0,
+        others=0,
+        # Of a node without a backward pass it is more.
+        forward_share=1 / (1 + float(problem.least_backward_ratio.max())),
+        longer_share=_longer_share(problem),
+        splits=schedule in _SPLIT,
+        is_gpipe=schedule is PipelineSchedule.GPIPE,
+        speeds=speeds,
+        counts=counts,
+    )
+
+
+def _longer_share(problem: PartitionProblem) -> float:
+    """At least what the longer of a stage's two passes takes of both, whatever its nodes. Deliveries are in either."""
+    takes = (problem.work_seconds > 0) & np.isfinite(problem.work_seconds)
+    work = problem.work_seconds[takes]
+    least = float((problem.pass_seconds[takes] / work).min(initial=0.5))
+    most = float((problem.compute_seconds[takes] / work).max(initial=0.5))
+    return max(least, 1 - most, 0.5)
+
+
+def _kinds(problem: PartitionProblem) -> tuple[Floats, Integers]:
+    """The most work, in the fastest device's seconds, that devices of each kind do in a second; how many there are."""
     kinds, fastest = distinct_rows(problem.work_seconds), problem.work_seconds.min(axis=0)
-    if kinds.counts.size == 1 or float(np.prod(kinds.counts + 1.0)) > _MAX_STATES:
-        return _Kinds((1.0,), (problem.num_devices,))
-    speeds = []
-    for row in kinds.rows:
+    counts_of_speed: dict[float, int] = {}
+    for row, count in zip(kinds.rows, kinds.counts.tolist(), strict=True):
         takes = (row > 0) & np.isfinite(row)
-        speeds.append(float((fastest[takes] / row[takes]).max()) if takes.any() else 1.0)
-    return _Kinds(tuple(speeds), tuple(kinds.counts.tolist()))
+        speed = float((fastest[takes] / row[takes]).max()) if takes.any() else 1.0
+        counts_of_speed[speed] = counts_of_speed.get(speed, 0) + count
+    speeds = sorted(counts_of_speed)
+    while np.prod([counts_of_speed[speed] + 1.0 for speed in speeds]) > _MAX_STATES and len(speeds) > 1:
+        alike = int(np.argmin(np.diff(np.log(speeds))))
+        counts_of_speed[speeds[alike + 1]] += counts_of_speed[speeds[alike]]
+        del speeds[alike]
+    return np.array(speeds), np.array([counts_of_speed[speed] for speed in speeds], dtype=np.int64)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """With `count` stages that hold the path; where there is work `beside` it, so many `others` may take that."""
+    pipeline: Pipeline
+    path: _Path
+    busiest_seconds: float
 
-    def __init__(
-        self,
-        problem: PartitionProblem,
-        work: float,
-        path: float,
-        count: int,
-        others: int,
-        beside: bool,
-        busiest_seconds: float,
-        kinds: _Kinds,
-    ) -> None:
-        assert problem.training is not None
-        self._training, self._microbatches = problem.training, problem.training.microbatches
-        self._work, self._path, self._count, self._beside = work, path, count, beside
-        self._busiest, self._kinds = busiest_seconds, kinds
-        # Of any node's work; of a node without a backward pass it is more.
-        self._forward_share = 1 / (1 + float(problem.least_backward_ratio.max()))
-        self._others = others
-
-    def least(self) -> float:
-        low, high = 0.0, self._microbatches * self._work * 3
-        if not self._is_enough(high):
+    def least_below(self, high: float) -> float:
+        """The least step that has room for all work; `high` if that is no less."""
+        if self._with_busiest() >= high or not self._is_enough(high):
             return high
+        low = 0.0
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             low, high = (low, middle) if self._is_enough(middle) else (middle, high)
@@ -126,52 +184,32 @@ class _Step:
 
     def _is_enough(self, step: float) -> bool:
         """Whether all work may fit into a step of so many seconds."""
-        on_path = max(self._path, self._work - self._others * step / self._microbatches)
-        reached = {(0,) * len(self._kinds.counts): 0.0}
-        for place in range(self._count):
-            further: dict[tuple[int, ...], float] = {}
-            for used, before in reached.items():
-                for kind, speed in enumerate(self._kinds.speeds):
-                    if used[kind] < self._kinds.counts[kind]:
-                        now = (*used[:kind], used[kind] + 1, *used[kind + 1 :])
-                        most = before + self._most(step, place, before, on_path, speed)
-                        further[now] = max(further.get(now, 0.0), most)
-            reached = further
-        return max(reached.values(), default=0.0) >= on_path
-
-    def _most(self, step: float, place: int, before: float, on_path: float, speed: float) -> float:
-        """Work, in the fastest device's seconds, that a stage may hold behind `before`."""
-        m, schedule = self._microbatches, self._training.schedule
-        if schedule in _SPLIT:
-            return max(0.0, speed * (step - before * self._forward_share) / m)
-        most = speed * (step - before) / m
-        if schedule is PipelineSchedule.GPIPE:
-            if m > 1:
-                most = min(most, speed * (step - on_path) / (m - 1))
-        elif m > self._ahead(place):
-            turns = (m - self._ahead(place) + 1) / speed - 2
-            if turns > 0:
-                most = min(most, (step - 2 * on_path + before) / turns)
-        return max(0.0, most)
+        on_path = self.path.work_of(self.pipeline.others, step / self.pipeline.microbatches)
+        return most_work(self.pipeline._replace(on_path=on_path), step) >= on_path
 
     def _ahead(self, place: int) -> int:
         """At most how many microbatches a stage runs forward before the first comes back."""
-        return self._count + self._others - place
+        return self.pipeline.num_stages + self.pipeline.others - place
 
     def _with_busiest(self) -> float:
         """The least step in which some stage, at any place, computes as long as the busiest has to."""
-        least, schedule = self._microbatches * self._busiest, self._training.schedule
-        if self._beside or schedule in _SPLIT:
+        m = self.pipeline.microbatches
+        least = m * self.busiest_seconds
+        may_be_beside = self.busiest_seconds <= self.path.beside.max(initial=0.0)
+        if may_be_beside or self.pipeline.splits:
             return least
-        if schedule is PipelineSchedule.GPIPE:
-            return max(least, self._work + (self._microbatches - 1) * self._busiest)
-        return max(least, min(self._with_busiest_at(place) for place in range(self._count)))
+        if self.pipeline.is_gpipe:
+            return max(least, self.path.work_of(self.pipeline.others) + (m - 1) * self.busiest_seconds)
+        return max(least, min(self._with_busiest_at(place) for place in range(self.pipeline.num_stages)))
 
     def _with_busiest_at(self, place: int) -> float:
-        """With the work before it that suits best: P + m w grows with that, P + 2 D + (m - a + 1) w falls."""
-        m, ahead = self._microbatches, self._ahead(place)
+        """With the work before it that suits best: P + m w grows with that, P + 2 D + (m - a + 1) w falls. And however
+        much is before it, by the way of the first microbatch or the last."""
+        m, ahead, share = self.pipeline.microbatches, self._ahead(place), self.pipeline.longer_share
+        work = self.path.work_of(self.pipeline.others)
+        longest = work + ((m - 1) * share + max(0, m - ahead) * (1 - share)) * self.busiest_seconds
         if m <= ahead:
-            return 0.0
-        falling = 2 * self._work + (m - ahead - 1) * self._busiest
-        before = min(max(0.0, (falling - m * self._busiest) / 2), self._work) if place else 0.0
-        return max(before + m * self._busiest, falling - before)
+            return longest
+        falling = 2 * work + (m - ahead - 1) * self.busiest_seconds
+        before = min(max(0.0, (falling - m * self.busiest_seconds) / 2), work) if place else 0.0
+        return max(longest, before + m * self.busiest_seconds, falling - before)

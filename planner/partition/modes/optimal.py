@@ -41,6 +41,7 @@ from planner.partition.portfolio.bundle_moves import offer_moved_bundles
 from planner.partition.portfolio.cut_search import climb, fewest_stages
 from planner.partition.portfolio.exact_ideals import bound_by_fewer_nodes, least_over_ideals
 from planner.partition.portfolio.exact_latency import is_small, least_latency
+from planner.partition.portfolio.fewer_devices import offer_fewer_devices
 from planner.partition.portfolio.fork_stages import offer_forks
 from planner.partition.portfolio.orders import offer_other_orders, offer_own_order
 from planner.partition.portfolio.portfolio import Portfolio, Search, run_in_turn
@@ -259,6 +260,11 @@ SMALL_LATENCY = Search(
 CONTIGUOUS = (
     Search(name="the whole program on one device", run=offer_single_devices),
     Search(name="segments of the program order, exact over that order", run=_program_order),
+    Search(
+        name="segments of the program order on fewer devices",
+        run=offer_fewer_devices,
+        applies=lambda portfolio: _is_for(Objective.STEP_TIME)(portfolio) and not portfolio.request.num_stages,
+    ),
     Search(
         name="segments of the program order, for other objectives",
         run=offer_own_order,

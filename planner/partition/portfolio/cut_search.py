@@ -22,7 +22,7 @@ from planner.partition.assignment import Assignment
 from planner.partition.objective import Objective
 from planner.partition.ordered.hosts import distinct_rows, hosts_of
 from planner.partition.portfolio.portfolio import Portfolio
-from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.problem import Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 from planner.partition.request import Request
 from planner.partition.score import NEGLIGIBLE, Scored, score
@@ -296,35 +296,35 @@ class LoadFloor:
 
 
 def fewest_stages(problem: PartitionProblem, bundles: Bundles, best: Scored, objective: Objective) -> Scored:
-    """Of the same value. Tries only joins whose work alone leaves the value as it is."""
-    shorter: Scored | None = best
-    while shorter is not None:
-        best, shorter = shorter, _joined(problem, bundles, shorter, objective)
+    """Of the same value. Cut after cut is left out, round and round, until none of them can be."""
+    cut, kept = 1, 0
+    while kept < best.assignment.num_stages - 1:
+        cut = cut if cut < best.assignment.num_stages else 1
+        shorter = _without_cut(problem, bundles, best, objective, cut)
+        if shorter is None:
+            cut, kept = cut + 1, kept + 1
+        else:
+            best, kept = shorter, 0
     return best
 
 
-def _joined(problem: PartitionProblem, bundles: Bundles, best: Scored, objective: Objective) -> Scored | None:
+def _without_cut(
+    problem: PartitionProblem, bundles: Bundles, best: Scored, objective: Objective, cut: int
+) -> Scored | None:
+    """With both stages on the device of the one or the other, if the value stays; tried only if their work lets it."""
     line = Line(bundles, best.assignment)
     boundaries, devices = line.layout.boundaries, line.layout.devices
-    work = _work(problem, best)
-    for cut in range(1, len(devices)):
-        for left_out in (cut, cut - 1):
-            device = devices[2 * cut - 1 - left_out]
-            if objective is Objective.THROUGHPUT and work[device, cut - 1] + work[device, cut] > best.value * (
-                1 + 1e-9
-            ):
-                continue
-            layout = LineLayout(
-                boundaries=(*boundaries[:cut], *boundaries[cut + 1 :]),
-                devices=(*devices[:left_out], *devices[left_out + 1 :]),
-            )
-            shorter = score(problem, line.assignment(layout), objective)
-            if shorter.fits and shorter.value <= best.value * (1 + NEGLIGIBLE):
-                return shorter
+    stage_of_node, both = np.asarray(best.assignment.stage_of_node), (cut - 1, cut)
+    joined = np.isin(stage_of_node, both)
+    for left_out in reversed(both):
+        work = problem.work_seconds[devices[2 * cut - 1 - left_out], joined].sum()
+        if objective is Objective.THROUGHPUT and work > best.value * (1 + 1e-9):
+            continue
+        layout = LineLayout(
+            boundaries=(*boundaries[:cut], *boundaries[cut + 1 :]),
+            devices=(*devices[:left_out], *devices[left_out + 1 :]),
+        )
+        shorter = score(problem, line.assignment(layout), objective)
+        if shorter.fits and shorter.value <= best.value * (1 + NEGLIGIBLE):
+            return shorter
     return None
-
-
-def _work(problem: PartitionProblem, best: Scored) -> Floats:
-    """[devices, stages] seconds of work."""
-    stage_of_node, num_stages = np.asarray(best.assignment.stage_of_node), best.assignment.num_stages
-    return np.array([np.bincount(stage_of_node, row, num_stages) for row in problem.work_seconds])

@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.partition.assignment import contiguous
+from planner.partition.bounds import step_time
 from planner.partition.bounds.step_time import fill_bound
 from planner.partition.bounds.work import largest_bundle_bound, work_bound
 from planner.partition.evaluate import evaluate
@@ -67,6 +69,65 @@ def test_of_so_many_stages_some_may_stand_beside_the_path() -> None:
     problem = trained([[1.25, 1.0, 0.75, 0.75]] * 3, training, reads=[[0], [1], [1], [3]])
     three = [one for one in every_assignment(problem) if one.num_stages == 3]
     assert bound_of(problem, 3) <= least(problem, Objective.STEP_TIME, three)
+
+
+def diamonds(schedule: PipelineSchedule, microbatches: int, speeds: list[float]) -> PartitionProblem:
+    """Two in a row: nodes 1 and 2 read node 0, node 3 both of them, and so on. Beside the path stand 2 and 5."""
+    training = Training(schedule=schedule, microbatches=microbatches, backward_ratio=2.0)
+    seconds = np.array([1.0, 1.0, 0.8, 1.0, 1.0, 0.8, 1.0])
+    reads = [[0], [1], [1], [2, 3], [4], [4], [5, 6]]
+    return trained([list(seconds * speed) for speed in speeds], training, reads=reads)
+
+
+def test_a_stage_beside_the_path_is_within_a_segment() -> None:
+    """Beside that of the best of all contiguous plans; which has stages side by side in a diamond or none."""
+    problem = diamonds(PipelineSchedule.ONE_F_ONE_B, 8, [1.0, 1.0, 1.0])
+    best = least(problem, Objective.STEP_TIME, all_contiguous(problem))
+    assert 0.89 * best <= bound_of(problem) <= best * (1 + 1e-9)
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("seed", random_seeds(12))
+def test_programs_of_segments_are_never_above_the_optimum(seed: int) -> None:
+    """Of two or three nodes side by side between two that all others wait for."""
+    rng = np.random.default_rng(seed)
+    reads, end = [[0]], 1
+    while len(reads) < 4:
+        width = int(rng.integers(2, 4))
+        reads += [[end] for _ in range(width)]
+        reads.append(list(range(end + 1, end + 1 + width)))
+        end += width + 1
+    devices = int(rng.integers(2, 4))
+    own, speeds = rng.uniform(0.2, 2.0, len(reads)), rng.choice([1.0, 2.0], devices)
+    training = Training(
+        schedule=(PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.GPIPE, PipelineSchedule.BEST)[seed % 3],
+        microbatches=int(rng.integers(1, 10)),
+        backward_ratio=float(rng.choice([0.5, 1.0, 2.0])),
+    )
+    problem = trained([list(own * speed) for speed in speeds], training, reads=reads)
+    assert bound_of(problem) <= least(problem, Objective.STEP_TIME, every_assignment(problem)) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("microbatches", [4, 8])
+def test_stages_as_many_as_microbatches_fill_for_half_of_the_step(microbatches: int) -> None:
+    """Where each stage runs all forward passes before the first comes back, the longer pass still runs one by one."""
+    problem = trained([[1.0] * 16] * 8, Training(microbatches=microbatches))
+    even = contiguous(problem, range(0, 17, 2), range(8))
+    step = evaluate(problem, even).step_seconds
+    assert step == (microbatches + 7) * 6
+    assert 0.75 * step <= bound_of(problem, 8) <= step * (1 + 1e-9)
+
+
+def test_kinds_that_are_too_many_count_as_quicker_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slower of the two that are nearest: four devices of speeds 1, 0.5, 0.45 and 0.25 as 1, 0.5, 0.5 and 0.25."""
+    training = Training(microbatches=8)
+    slow = trained([[1.0] * 12, [2.0] * 12, [2 / 0.9] * 12, [4.0] * 12], training)
+    merged = trained([[1.0] * 12, [2.0] * 12, [2.0] * 12, [4.0] * 12], training)
+    exact, of_merged = bound_of(slow), bound_of(merged)
+    assert of_merged < exact
+    monkeypatch.setattr(step_time, "_MAX_STATES", 12)
+    bundles = bundles_of(slow)
+    assert fill_bound(slow, bundles, 0.0) == pytest.approx(fill_bound(merged, bundles, 0.0))
 
 
 def _reads(rng: np.random.Generator, node: int) -> list[int]:

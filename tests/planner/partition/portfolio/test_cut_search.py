@@ -1,4 +1,4 @@
-"""The local search judges a layout once, whichever of several devices that are alike it is on."""
+"""The local search judges a layout once, whichever of several alike devices it is on; and stages are joined."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.partition.assignment import Assignment
+from planner.partition.assignment import Assignment, contiguous
 from planner.partition.objective import Objective
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.portfolio import cut_search
-from planner.partition.portfolio.cut_search import climb
+from planner.partition.portfolio.cut_search import climb, fewest_stages
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import PartitionProblem
+from planner.partition.program_orders import bundles_of
 from planner.partition.request import Request
 from planner.partition.score import Scored, score
 from tests.planner.partition.exact import all_contiguous
-from tests.planner.partition.problems import problem, problems, trainings
+from tests.planner.partition.problems import chain, problem, problems, trainings
 from tests.random_examples import random_examples
 
 TWO_KINDS = problem(
@@ -77,3 +78,12 @@ def test_a_layout_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     # As a neighbour, and as where the search starts again.
     assert max(shapes.values()) <= 2
     assert len(shapes) > 20
+
+
+def test_small_stages_are_joined_until_none_can_be() -> None:
+    """Four small nodes on a device each take no longer on one, and the large one sets the value."""
+    program = chain([[1.0, 1.0, 1.0, 1.0, 8.0]] * 5)
+    apart = score(program, contiguous(program, range(6), range(5)), Objective.THROUGHPUT)
+    joined = fewest_stages(program, bundles_of(program), apart, Objective.THROUGHPUT)
+    assert joined.value == apart.value == 8.0
+    assert joined.assignment.stage_of_node == (0, 0, 0, 0, 1)
