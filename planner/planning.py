@@ -39,8 +39,8 @@ from planner.plan.written_states import why_not_copied
 
 DEFAULT_MICROBATCHES_IN_FLIGHT = 2
 MAX_MICROBATCHES_IN_FLIGHT = 1 << 16
-# Searches keep tables of devices x nodes.
-MAX_DEVICES = 256
+# Searches keep tables of devices x nodes: of 1,024 devices and 65,000 nodes, several of half a GB each.
+MAX_DEVICES_TIMES_NODES = 1 << 26
 
 
 __all__ = ["chosen_symbol_values", "explain_plan", "make_plan", "make_replacement", "partition_problem"]
@@ -122,8 +122,12 @@ def _check(graph: Graph, inventory: Inventory) -> None:
         raise GraphError(f"graph {graph.name!r} has no nodes; there is nothing to plan")
     if not inventory.devices:
         raise InventoryError("the inventory has no devices; register a stage daemon or give devices in the request")
-    if len(inventory.devices) > MAX_DEVICES:
-        raise InventoryError(f"the inventory has {len(inventory.devices)} devices; a plan may use up to {MAX_DEVICES}")
+    if len(inventory.devices) * len(graph.nodes) > MAX_DEVICES_TIMES_NODES:
+        most = MAX_DEVICES_TIMES_NODES // len(graph.nodes)
+        raise InventoryError(
+            f"the inventory has {len(inventory.devices):,} devices; for a graph of {len(graph.nodes):,} nodes a plan "
+            f"may choose among {most:,}: give an inventory of fewer"
+        )
     check_graph(graph)
 
 
