@@ -1,9 +1,11 @@
 """Mode optimal on networks that are no chains, and real clusters: its value, the bound that it proves, and CPU seconds.
 
-From the repository's root: `.venv/bin/python -m benchmarks.nets_on_clusters [NET ...] [--devices 16 32] [--latency]`.
-Nets: transformer, experts, translator (an encoder and a decoder), unet. After a colon, memory as a multiple of what
-segments in the order of the inventory need: `experts:1.1`. Hosts have 8 devices; `halves` are hosts of two kinds. The
-value is the bottleneck, with `--latency` what a lone batch takes.
+From the repository's root: `.venv/bin/python -m benchmarks.nets_on_clusters [NET ...] [--devices 16 32]
+[--hosts wholes] [--objective latency]`. Nets: transformer, experts, translator (an encoder and a decoder), unet. After
+a colon, memory as a multiple of what segments in the order of the inventory need: `experts:1.1`. Hosts have 8 devices:
+of one kind (`wholes`), of two (`halves`), of any (`mixed`); `sizes` are hosts of 2, 4 or 8 devices of one kind, and
+devices of any kind over equal links are `flat`. What is drawn is drawn by the number of devices. A training step has 8
+microbatches.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy as np
 
 from benchmarks.chains_on_clusters import AMPLE, BETWEEN_BYTES_PER_SECOND, WITHIN_BYTES_PER_SECOND
 from planner.partition.modes.optimal import optimal
-from planner.partition.objective import Objective
+from planner.partition.objective import Objective, Training
 from planner.partition.ordered.segments import Segments
 from planner.partition.problem import Labels, PartitionProblem
 from planner.partition.request import Request
@@ -26,22 +28,26 @@ FLOPS_PER_SECOND, MEMORY_BYTES_PER_SECOND, LAUNCH_SECONDS = 100e12, 1e12, 4e-6
 TOKENS, WIDTH, BYTES = 4096, 4096, 2
 HOST_SIZE, KINDS = 8, (1.0, 1.6, 2.5, 4.0)
 NETS = ("transformer", "experts", "translator", "unet")
+HOSTS = ("wholes", "halves", "mixed", "sizes", "flat")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("nets", nargs="*", default=[*NETS, *(f"{net}:1.1" for net in NETS)])
     parser.add_argument("--devices", nargs="*", type=int, default=[16, 32, 64])
-    parser.add_argument("--latency", action="store_true")
+    parser.add_argument("--hosts", nargs="*", choices=HOSTS, default=["wholes", "halves"])
+    parser.add_argument("--objective", choices=[objective.value for objective in Objective], default="throughput")
     arguments = parser.parse_args()
-    objective = Objective.LATENCY if arguments.latency else Objective.THROUGHPUT
+    objective = Objective(arguments.objective)
     print(f"{'net':<16}{'devices':>8}{'hosts':>8}{'nodes':>7}{'value ms':>12}{'gap':>9}{'cpu s':>8}")
     gaps = []
     for net in arguments.nets:
         name, _, factor = net.partition(":")
         for devices in arguments.devices:
-            for hosts in ("wholes", "halves"):
+            for hosts in arguments.hosts:
                 problem = problem_of(name, devices, hosts, float(factor or 0))
+                if objective is Objective.STEP_TIME:
+                    problem = trained(problem)
                 started = time.process_time()
                 plan = optimal(problem, Request(mode="optimal", objective=objective))
                 seconds = time.process_time() - started
@@ -56,9 +62,37 @@ def main() -> None:
 
 
 def problem_of(net: str, devices: int, hosts: str, memory: float) -> PartitionProblem:
-    depth = {16: 12, 32: 24, 64: 40}.get(devices, 12)
+    depth = {16: 12, 32: 24}.get(devices, 12 if devices < 16 else 40)
     layers = {"transformer": _transformer, "experts": _experts, "translator": _translator, "unet": _unet}
     return layers[net](depth).problem(devices, hosts, memory)
+
+
+def trained(problem: PartitionProblem) -> PartitionProblem:
+    """With all weights, by Adam, and gradients of all values."""
+    return replace(
+        problem,
+        training=Training(),
+        node_has_gradient=np.ones(problem.num_nodes, dtype=np.bool_),
+        value_gradient_bytes=problem.value_bytes,
+        state_gradient_bytes=problem.state_bytes,
+        state_optimizer_bytes=4 * problem.state_bytes,
+    )
+
+
+def hosts_and_kinds(devices: int, hosts: str) -> tuple[np.ndarray, np.ndarray]:
+    """By device."""
+    draw, host = np.random.default_rng(devices), np.arange(devices) // HOST_SIZE
+    match hosts:
+        case "wholes":
+            return host, host % len(KINDS)
+        case "halves":
+            return host, (host + np.arange(devices) % HOST_SIZE // (HOST_SIZE // 2)) % len(KINDS)
+        case "sizes":
+            sizes = draw.choice([2, 4, 8], devices)
+            host = np.repeat(np.arange(devices), sizes)[:devices]
+            return host, draw.integers(0, len(KINDS), devices)[host]
+        case _:
+            return host if hosts == "mixed" else np.zeros_like(host), draw.integers(0, len(KINDS), devices)
 
 
 class Net:
@@ -84,9 +118,8 @@ class Net:
     def problem(self, devices: int, hosts: str, memory: float) -> PartitionProblem:
         """`memory` 0 is ample."""
         n, none = len(self._seconds), np.zeros(0, dtype=np.int64)
-        host = np.arange(devices) // HOST_SIZE
-        kind = host if hosts == "wholes" else host + np.arange(devices) % HOST_SIZE // (HOST_SIZE // 2)
-        speeds = np.array(KINDS)[kind % len(KINDS)]
+        host, kind = hosts_and_kinds(devices, hosts)
+        speeds = np.array(KINDS)[kind]
         sizes, states = np.array(self._sizes), np.array(self._states)
         reads = [(value, node) for node, values in enumerate(self._reads) for value in values]
         bytes_of_device = np.full(devices, AMPLE, dtype=np.int64)
