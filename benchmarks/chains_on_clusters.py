@@ -36,7 +36,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{'family':<12}{'devices':>8}{'nodes':>7}{'value ms':>12}{'gap':>9}{'cpu s':>8}")
     for family in arguments.families:
-        for description, problem in _problems(family):
+        for description, problem in problems_of(family):
             started = time.process_time()
             if arguments.mode == "optimal":
                 plan = optimal(problem, Request(mode="optimal", objective=Objective.THROUGHPUT))
@@ -52,7 +52,7 @@ def main() -> None:
             )
 
 
-def _problems(family: str) -> Iterator[tuple[str, PartitionProblem]]:
+def problems_of(family: str) -> Iterator[tuple[str, PartitionProblem]]:
     name, *numbers = family.split(":")
     if name == "random":
         count, first = (*map(int, numbers), 0)[:2]
