@@ -65,10 +65,12 @@ def over_windows(problem: PartitionProblem, limit: float = np.inf, *, both_ends:
     hosts, allowed = hosts_of(problem), allowed_positions(problem)
     if hosts.count == 1:
         hosts = hosts.apart()
-    positions, high = _coarse_positions(problem, limit), limit * _COARSE_ABOVE
+    positions, high = _coarse_positions(problem, hosts, limit), limit * _COARSE_ABOVE
     layouts: list[Layout] = []
     borders = positions
     for _ in range(2):
+        if not _is_room(problem, hosts, positions, borders.size, high):
+            break
         better = None
         for trials, enough in _all_trials(problem, hosts, positions, borders, high, both_ends=both_ends):
             layout = _least(problem, trials, high / (1 + _ENOUGH), enough)
@@ -83,12 +85,21 @@ def over_windows(problem: PartitionProblem, limit: float = np.inf, *, both_ends:
     return layouts if high < limit else []
 
 
-def _coarse_positions(problem: PartitionProblem, limit: float) -> Integers:
-    """Two for each device, where stages within the limit are so short that there is room for tables of so many."""
-    positions = few_positions(problem, max(_MAX_POSITIONS, 2 * problem.num_devices))
-    if positions.size**2 * longest_stage(problem, positions, limit) > _MAX_NUMBERS:
-        return few_positions(problem, _MAX_POSITIONS)
-    return positions
+def _coarse_positions(problem: PartitionProblem, hosts: Hosts, limit: float) -> Integers:
+    """Two for each device, where stages within the limit are so short that there is room for tables of so many; fewer
+    where devices are of so many kinds that there is none for as many as usual."""
+    for count in (max(_MAX_POSITIONS, 2 * problem.num_devices), _MAX_POSITIONS, _MAX_POSITIONS // 2):
+        positions = few_positions(problem, count)
+        if _is_room(problem, hosts, positions, positions.size, limit):
+            return positions
+    return few_positions(problem, _MAX_POSITIONS // 4)
+
+
+def _is_room(problem: PartitionProblem, hosts: Hosts, positions: Integers, num_borders: int, limit: float) -> bool:
+    """For tables by stage and border, by stage, group and kind, and by window and group."""
+    groups, longest = len(hosts.groups()), longest_stage(problem, positions, limit)
+    for_each = max(num_borders * longest, groups * hosts.num_kinds * longest, groups * positions.size)
+    return positions.size * for_each <= _MAX_NUMBERS
 
 
 def _fine_positions(
@@ -96,8 +107,8 @@ def _fine_positions(
 ) -> tuple[Integers, Integers]:
     """And borders: those of the positions with the least to send, and those at which something begins already. All of
     fewer positions, where stages within the limit may be so long that there is no room for tables of more."""
-    few = allowed.size > _MAX_FINE_POSITIONS
-    positions = near_positions(allowed, boundaries, _MAX_FINE_POSITIONS) if few else allowed
+    most = min(_MAX_FINE_POSITIONS, int((_MAX_NUMBERS / len(hosts.groups())) ** 0.5))
+    positions = near_positions(allowed, boundaries, most) if allowed.size > most else allowed
     if positions.size <= _MAX_POSITIONS:
         return positions, positions
     num_stages = positions.size * longest_stage(problem, positions, limit)

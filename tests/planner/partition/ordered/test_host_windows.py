@@ -316,3 +316,29 @@ def test_over_equal_links_each_device_is_a_host() -> None:
     boundaries, devices = over_windows(program)[-1]
     best = least(program, Objective.THROUGHPUT, list(all_contiguous(program)))
     assert evaluate_layout(program, boundaries, devices).bottleneck_seconds == pytest.approx(best)
+
+
+@pytest.mark.parametrize("numbers", [500, 20_000, 100_000])
+def test_tables_of_devices_that_are_all_unlike_stay_within_their_size(
+    numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer positions are tried, or no windows where not even a few have room."""
+    program = problem(
+        compute_seconds=[[1.0 + device / 10] * 96 for device in range(12)],
+        reads=[[node] for node in range(96)],
+        value_bytes=[1] * 97,
+        returned=(96,),
+        per_byte=0.01,
+    )
+    sizes = []
+
+    def noted(*arguments: object) -> WindowLoads:
+        tables = window_loads(*arguments)
+        sizes.extend([tables.loads.size, tables.entering.size, len(tables.groups) * tables.positions.size**2])
+        return tables
+
+    monkeypatch.setattr(host_windows, "_MAX_NUMBERS", numbers)
+    monkeypatch.setattr(host_windows, "_MAX_POSITIONS", 48)
+    monkeypatch.setattr(host_windows, "window_loads", noted)
+    assert bool(over_windows(program)) == bool(sizes) == (numbers > 500)
+    assert max(sizes, default=0) <= numbers
