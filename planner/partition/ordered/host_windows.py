@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.partition.ordered.hosts import Hosts, hosts_of
+from planner.partition.ordered.hosts import Hosts, device_speeds, hosts_of
 from planner.partition.ordered.positions import allowed_positions, few_positions, near_positions
 from planner.partition.ordered.program_pass import evaluate_layout
 from planner.partition.ordered.window_loads import (
@@ -146,9 +146,7 @@ def _all_trials(
 
 def _speeds(problem: PartitionProblem, tables: WindowLoads, counts: Integers) -> Floats:
     """[group] of a host with so many devices of each kind, where 1 does each node in the least seconds."""
-    runs = np.isfinite(problem.work_seconds)
-    least = np.where(runs, problem.work_seconds, np.inf).min(axis=0)
-    of_device = np.where(runs, least, 0.0).sum(axis=1) / np.maximum(problem.compute_before[:, -1], 1e-300)
+    of_device = device_speeds(problem)
     speeds = np.zeros(len(tables.groups))
     for group, hosts in enumerate(tables.groups):
         for kind, members in enumerate(tables.hosts.members[hosts[0]]):
@@ -278,7 +276,7 @@ class _ChosenWindows(_Windows):
         from planner.partition.ordered.host_beam_kernel import busiest_hosts
         from planner.partition.ordered.windows_kernel import NOT_REACHED, NOT_TRIED
 
-        limit = min(limit, np.finfo(np.float64).max)
+        limit = float(np.clip(limit, np.finfo(np.float64).tiny, np.finfo(np.float64).max))
         windows, size, groups = self._within(limit), self._size, len(self._tables.groups)
         used = np.empty((int(self._num_hosts.sum()) + 1, _WIDTH, groups), dtype=np.int64)
         into = np.empty((*used.shape[:2], size), dtype=np.int64)

@@ -133,6 +133,14 @@ class Hosts:
         )
 
 
+def device_speeds(problem: PartitionProblem) -> Floats:
+    """[devices] 1 where each node that a device can run takes the least seconds of any device, 0 if it can run none."""
+    runs = np.isfinite(problem.work_seconds)
+    least = np.where(runs, problem.work_seconds, np.inf).min(axis=0)
+    seconds = np.where(runs, least, 0.0).sum(axis=1)
+    return np.asarray(seconds / np.maximum(problem.compute_before[:, -1], np.finfo(np.float64).tiny), dtype=np.float64)
+
+
 def hosts_of(problem: PartitionProblem) -> Hosts:
     """O(devices^2)."""
     host_of_device = _hosts(problem)

@@ -342,3 +342,16 @@ def test_tables_of_devices_that_are_all_unlike_stay_within_their_size(
     monkeypatch.setattr(host_windows, "window_loads", noted)
     assert bool(over_windows(program)) == bool(sizes) == (numbers > 500)
     assert max(sizes, default=0) <= numbers
+
+
+def test_of_work_that_takes_no_time_nothing_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_windows, "_MAX_HOST_STATES", 0)
+    host = [0, 0, 1, 1, 2, 2]
+    program = problem(
+        compute_seconds=[[0.0] * 4] * 6,
+        reads=[[node] for node in range(4)],
+        value_bytes=[0] * 5,
+        per_byte=[[0.1 if one == other else 1.0 for other in host] for one in host],
+    )
+    assert evaluate_layout(program, *over_windows(program)[-1]).bottleneck_seconds == 0
+    assert over_windows(program, 0.0) == []

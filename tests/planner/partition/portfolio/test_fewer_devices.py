@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -57,6 +59,16 @@ def test_devices_that_nodes_are_fixed_to_are_kept() -> None:
     for one in (offered(problem).best, score(problem, optimal(problem, REQUEST), Objective.STEP_TIME)):
         if one is not None:
             assert one.assignment.device_of_stage[one.assignment.stage_of_node[5]] == 0
+
+
+def test_a_device_that_can_run_little_is_not_among_the_quickest() -> None:
+    problem = program([1.0, 1.5] * 8, [0] * 16)
+    seconds = problem.compute_seconds.copy()
+    seconds[:8, 1:] = np.inf
+    barred = replace(problem, compute_seconds=seconds)
+    best = offered(barred).best
+    assert best is not None
+    assert set(best.assignment.device_of_stage) & set(range(8, 16))
 
 
 @pytest.mark.parametrize("num_devices", [8, 16])
