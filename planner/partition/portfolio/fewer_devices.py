@@ -18,7 +18,7 @@ _SHARE = 0.71
 
 
 def offer_fewer_devices(portfolio: Portfolio) -> None:
-    """Down to half as many as microbatches: a pipeline of those is full for most of the step. The devices of the quickest
+    """Down to half as many as microbatches: a pipeline of those is full for most of the step. Devices of the quickest
     hosts first, then the quickest devices whatever their hosts."""
     problem = portfolio.problem
     assert problem.training is not None
