@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner.partition.ordered.windows_kernel import strides
 from planner.partition.placement.compiled import compiled
 from planner.partition.problem import Floats, Integers
 
@@ -33,11 +34,8 @@ class Pipeline(NamedTuple):
 @compiled
 def most_work(pipeline: Pipeline, step: float) -> float:
     """In the fastest device's seconds, in a step of so many seconds. A state is how many of each kind are used."""
-    kinds = pipeline.counts.size
-    stride, num_states = np.ones(kinds, dtype=np.int64), 1
-    for kind in range(kinds):
-        stride[kind] = num_states
-        num_states *= pipeline.counts[kind] + 1
+    kinds, stride = pipeline.counts.size, strides(pipeline.counts)
+    num_states = stride[-1] * (pipeline.counts[-1] + 1)
     reached = np.full(num_states, -1.0)
     reached[0] = 0.0
     for place in range(pipeline.num_stages):

@@ -263,7 +263,9 @@ CONTIGUOUS = (
     Search(
         name="segments of the program order on fewer devices",
         run=offer_fewer_devices,
-        applies=lambda portfolio: _is_for(Objective.STEP_TIME)(portfolio) and not portfolio.request.num_stages,
+        applies=lambda portfolio: (
+            portfolio.request.objective is Objective.STEP_TIME and not portfolio.request.num_stages
+        ),
     ),
     Search(
         name="segments of the program order, for other objectives",

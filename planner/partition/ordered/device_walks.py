@@ -312,7 +312,7 @@ class _Visits:
 
 
 def _visits(hosts: Hosts) -> _Visits:
-    groups = hosts.groups()
+    groups = hosts.groups
     composition = [hosts.composition(group[0]) for group in groups]
     link = [[int(hosts.link[one[0], other[-1]]) for other in groups] for one in groups]
     within = [int(hosts.link[group[0], group[0]]) for group in groups]

@@ -136,9 +136,7 @@ def _without_leaving(windows: Windows, group: int, limit: float, start: int, sta
     far = start
     while far < size - 1 and windows.host_back[group, far + 1] <= start:
         far += 1
-    num_states, furthest = 1, start
-    for count in counts:
-        num_states *= count + 1
+    num_states, furthest = stride[-1] * (counts[-1] + 1), start
     for state in range(num_states):
         for position in range(start, far + 1):
             stage_into[state, position] = NOT_REACHED

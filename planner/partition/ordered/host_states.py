@@ -162,7 +162,7 @@ class _Search:
         self._num_words = (table.num_positions + 63) >> 6
         self._remainders = [
             (group, rest)
-            for group, members in enumerate(hosts.groups())
+            for group, members in enumerate(hosts.groups)
             for rest in product(*(range(count + 1) for count in hosts.composition(members[0])))
         ]
         self._arrays = _arrays(hosts, table, self._remainders)
@@ -257,7 +257,7 @@ class _Search:
         return _Plan(boundaries=boundaries, devices=self._devices(steps), value=value)
 
     def _devices(self, steps: list[_Step]) -> tuple[int, ...]:
-        hosts, groups = self._hosts, self._hosts.groups()
+        hosts, groups = self._hosts, self._hosts.groups
         rest = [hosts.composition(host) for host in range(hosts.count)]
         free = [[iter(members) for members in of_kind] for of_kind in hosts.members]
         devices, current = list[int](), NOTHING
@@ -277,7 +277,7 @@ class _Search:
 
 
 def _arrays(hosts: Hosts, table: WalkLoads, remainders: list[tuple[int, Composition]]) -> HostArrays:
-    groups, capacity = hosts.groups(), np.array(hosts.counts(), dtype=np.int64)
+    groups, capacity = hosts.groups, np.array(hosts.counts(), dtype=np.int64)
     num_links = len(hosts.ends_of_link)
     within = [int(hosts.link[group[0], group[0]]) for group in groups]
     index = {one: at for at, one in enumerate(remainders)}

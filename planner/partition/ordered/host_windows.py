@@ -29,7 +29,7 @@ from planner.partition.ordered.window_loads import (
     pairs_skipped,
     window_loads,
 )
-from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.problem import Integers, PartitionProblem
 
 # Positions of the first round: two tables of their cube, 57 MB each. With 64 onto 16 devices it ends too far above the
 # limit for a second one: experts 0.6 %, a translator with memory of 1.1 onto 16 devices 1.4 % worse.
@@ -97,7 +97,7 @@ def _coarse_positions(problem: PartitionProblem, hosts: Hosts, limit: float) -> 
 
 def _is_room(problem: PartitionProblem, hosts: Hosts, positions: Integers, num_borders: int, limit: float) -> bool:
     """For tables by stage and border, by stage, group and kind, and by window and group."""
-    groups, longest = len(hosts.groups()), longest_stage(problem, positions, limit)
+    groups, longest = len(hosts.groups), longest_stage(problem, positions, limit)
     for_each = max(num_borders * longest, groups * hosts.num_kinds * longest, groups * positions.size)
     return positions.size * for_each <= _MAX_NUMBERS
 
@@ -107,12 +107,12 @@ def _fine_positions(
 ) -> tuple[Integers, Integers]:
     """And borders: those of the positions with the least to send, and those at which something begins already. All of
     fewer positions, where stages within the limit may be so long that there is no room for tables of more."""
-    most = min(_MAX_FINE_POSITIONS, int((_MAX_NUMBERS / len(hosts.groups())) ** 0.5))
+    most = min(_MAX_FINE_POSITIONS, int((_MAX_NUMBERS / len(hosts.groups)) ** 0.5))
     positions = near_positions(allowed, boundaries, most) if allowed.size > most else allowed
     if positions.size <= _MAX_POSITIONS:
         return positions, positions
     num_stages = positions.size * longest_stage(problem, positions, limit)
-    count = (_MAX_NUMBERS // num_stages - len(hosts.groups()) * hosts.num_kinds) // 2
+    count = (_MAX_NUMBERS // num_stages - len(hosts.groups) * hosts.num_kinds) // 2
     if count < len(boundaries):
         positions = near_positions(allowed, boundaries, _MAX_POSITIONS)
         return positions, positions
@@ -124,7 +124,7 @@ def _all_trials(
     problem: PartitionProblem, hosts: Hosts, positions: Integers, borders: Integers, limit: float, *, both_ends: bool
 ) -> Iterator[tuple[_Windows, float]]:
     """With how well each is to be known."""
-    groups = hosts.groups()
+    groups = hosts.groups
     counts = np.array([hosts.composition(group[0]) for group in groups], dtype=np.int64)
     tables = None
     for parts in _PARTS:
@@ -132,36 +132,15 @@ def _all_trials(
             continue
         num_hosts = np.array([len(group) * parts for group in groups], dtype=np.int64)
         tables = tables or window_loads(problem, hosts, groups, positions, borders, limit)
-        speeds = _speeds(problem, tables, counts // parts)
         windows, around = _Windows(tables, counts // parts, num_hosts, parts), num_hosts
         if (num_hosts + 1.0).prod() > _MAX_HOST_STATES:
-            windows = _ChosenWindows(problem, tables, counts // parts, num_hosts, parts, speeds)
-            around = _quickest(num_hosts, speeds)
+            windows = chosen = _ChosenWindows(problem, tables, counts // parts, num_hosts, parts)
+            around = chosen.quickest_hosts()
         if both_ends and parts == 1 and much_skips_the_middle(problem, positions):
             # A first limit; mostly hosts around others then undercut what windows can do at best.
             yield windows, _ROUGHLY
             yield _WindowsAround(problem, tables, counts, around), _ENOUGH
         yield windows, _ENOUGH
-
-
-def _speeds(problem: PartitionProblem, tables: WindowLoads, counts: Integers) -> Floats:
-    """[group] of a host with so many devices of each kind, where 1 does each node in the least seconds."""
-    of_device = device_speeds(problem)
-    speeds = np.zeros(len(tables.groups))
-    for group, hosts in enumerate(tables.groups):
-        for kind, members in enumerate(tables.hosts.members[hosts[0]]):
-            if members:
-                speeds[group] += counts[group, kind] * of_device[members[0]]
-    return speeds
-
-
-def _quickest(num_hosts: Integers, speeds: Floats) -> Integers:
-    """[group] so few hosts that every choice of them can be tried around others: the slowest are left out."""
-    left = num_hosts.copy()
-    for group in np.argsort(speeds, kind="stable"):
-        while left[group] and (left + 1.0).prod() > _MAX_AROUND_STATES:
-            left[group] -= 1
-    return left
 
 
 def _least(problem: PartitionProblem, trials: _Windows, high: float, enough: float) -> Layout | None:
@@ -260,17 +239,25 @@ class _ChosenWindows(_Windows):
     """Where hosts are of too many groups to count every choice of them."""
 
     def __init__(
-        self,
-        problem: PartitionProblem,
-        tables: WindowLoads,
-        counts: Integers,
-        num_hosts: Integers,
-        parts: int,
-        speeds: Floats,
+        self, problem: PartitionProblem, tables: WindowLoads, counts: Integers, num_hosts: Integers, parts: int
     ) -> None:
         super().__init__(tables, counts, num_hosts, parts)
         work = np.concatenate([[0.0], np.cumsum(problem.work_seconds.min(axis=0))])
-        self._work, self._speeds = work[tables.positions], speeds
+        self._work, of_device = work[tables.positions], device_speeds(problem)
+        # [group] of all devices of a host.
+        self._speeds = np.zeros(len(tables.groups))
+        for group, hosts in enumerate(tables.groups):
+            for kind, members in enumerate(tables.hosts.members[hosts[0]]):
+                if members:
+                    self._speeds[group] += counts[group, kind] * of_device[members[0]]
+
+    def quickest_hosts(self) -> Integers:
+        """[group] so few hosts that every choice of them can be tried around others: the slowest are left out."""
+        left = self._num_hosts.copy()
+        for group in np.argsort(self._speeds, kind="stable"):
+            while left[group] and (left + 1.0).prod() > _MAX_AROUND_STATES:
+                left[group] -= 1
+        return left
 
     def layout(self, limit: float) -> Layout | None:
         from planner.partition.ordered.host_beam_kernel import busiest_hosts

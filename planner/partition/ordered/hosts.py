@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -21,7 +22,7 @@ Classes = tuple[tuple[int, ...], ...]
 NO_LINK = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Hosts:
     """`members[host][kind]` are devices in inventory order; `kind_of_device` and `host_of_device` [devices].
 
@@ -83,18 +84,19 @@ class Hosts:
     @property
     def num_states_by_host(self) -> int:
         """How many of each kind of a host can be used, of hosts that cannot change places."""
-        whole = [np.array(self.composition(group[0])) + 1 for group in self.groups()]
+        whole = [np.array(self.composition(group[0])) + 1 for group in self.groups]
         return sum(int(np.prod(counts.astype(np.float64))) for counts in whole)
 
     @property
     def num_steps_by_host(self) -> int:
         """About so many edges have walks from such a state to the next, or to a device of another host."""
-        of_groups = [sum(map(bool, self.composition(group[0]))) for group in self.groups()]
+        of_groups = [sum(map(bool, self.composition(group[0]))) for group in self.groups]
         return self.num_states_by_host * sum(of_groups)
 
     def ends(self, link: int) -> tuple[int, int] | None:
         return None if link == NO_LINK else self.ends_of_link[link]
 
+    @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """Hosts that can change places, all their devices at once: alike in composition and links."""
         groups: list[list[int]] = []

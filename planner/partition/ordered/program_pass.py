@@ -98,7 +98,7 @@ def host_by_host_pass(problem: PartitionProblem, num_stages: int, max_states: in
     """Hosts one after the other, each left for good, in any order and with their devices in any; None where these are
     too many, or on a single host."""
     hosts = hosts_of(problem)
-    groups = hosts.groups()
+    groups = hosts.groups
     # Each node is a way to use some devices of a host, or more than one: not listed, where those alone are too many.
     least_states = math.prod(len(group) + 1 for group in groups) * (hosts.num_states_by_host - len(groups))
     walks = host_by_host(hosts) if hosts.count > 1 and least_states <= max_states else None

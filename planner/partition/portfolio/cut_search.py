@@ -297,22 +297,19 @@ class LoadFloor:
 
 def fewest_stages(problem: PartitionProblem, bundles: Bundles, best: Scored, objective: Objective) -> Scored:
     """Of the same value. Cut after cut is left out, round and round, until none of them can be."""
-    cut, kept = 1, 0
+    line, cut, kept = Line(bundles, best.assignment), 1, 0
     while kept < best.assignment.num_stages - 1:
         cut = cut if cut < best.assignment.num_stages else 1
-        shorter = _without_cut(problem, bundles, best, objective, cut)
+        shorter = _without_cut(problem, line, best, objective, cut)
         if shorter is None:
             cut, kept = cut + 1, kept + 1
         else:
-            best, kept = shorter, 0
+            best, line, kept = shorter, Line(bundles, shorter.assignment), 0
     return best
 
 
-def _without_cut(
-    problem: PartitionProblem, bundles: Bundles, best: Scored, objective: Objective, cut: int
-) -> Scored | None:
+def _without_cut(problem: PartitionProblem, line: Line, best: Scored, objective: Objective, cut: int) -> Scored | None:
     """With both stages on the device of the one or the other, if the value stays; tried only if their work lets it."""
-    line = Line(bundles, best.assignment)
     boundaries, devices = line.layout.boundaries, line.layout.devices
     stage_of_node, both = np.asarray(best.assignment.stage_of_node), (cut - 1, cut)
     joined = np.isin(stage_of_node, both)

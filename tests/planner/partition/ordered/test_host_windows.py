@@ -170,7 +170,7 @@ def test_what_a_stage_exchanges_beyond_a_border_is_counted_once(seed: int) -> No
     program, _ = random_program(seed)
     hosts, positions = hosts_of(program), np.arange(program.num_nodes + 1)
     borders = positions[[0, *range(seed % 2 + 1, program.num_nodes, 2), program.num_nodes]]
-    table = window_loads(program, hosts, hosts.groups(), positions, borders, np.inf)
+    table = window_loads(program, hosts, hosts.groups, positions, borders, np.inf)
     assert np.flatnonzero(table.border != NOT_A_BORDER).tolist() == borders.tolist()
     sizes = program.value_bytes + program.value_gradient_bytes
     made = np.maximum(program.value_producer, 0)
@@ -234,7 +234,7 @@ def fleet(num_devices: int) -> PartitionProblem:
 def test_of_a_fleet_of_unlike_hosts_all_devices_are_busy() -> None:
     program = fleet(36)
     hosts = hosts_of(program)
-    assert hosts.count == len(hosts.groups()) == 12
+    assert hosts.count == len(hosts.groups) == 12
     (*_, (boundaries, devices)) = over_windows(program)
     evaluation = evaluate_layout(program, boundaries, devices)
     seconds = program.compute_seconds[:, 0]

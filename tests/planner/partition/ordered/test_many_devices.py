@@ -164,7 +164,7 @@ def test_hosts_are_read_from_the_links() -> None:
     hosts = hosts_of(on_hosts([3, 3, 2], [1, 2, 1, 2, 1, 1, 1, 1]))
     assert hosts.host_of_device.tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
     assert hosts.members == (((0, 2), (1,)), ((4, 5), (3,)), ((6, 7), ()))
-    assert hosts.groups() == ((0, 1), (2,))
+    assert hosts.groups == ((0, 1), (2,))
     assert hosts.counts() == (6, 2)
 
 
