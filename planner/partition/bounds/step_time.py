@@ -13,7 +13,12 @@ those behind it, all of one microbatch, and a how many microbatches 1F1B has it 
 - Split backward passes: only the forward half of P comes before, and weights' passes may be last.
 
 Stages beside the path take m w. The least step that leaves room for all work is found by halving: how much work the
-first stages can hold only grows with what those before them hold.
+first stages can hold only grows with what those before them hold. Where a device is slow, its stage also keeps a
+microbatch for longer: the last two ways, P + w + D being the seconds on the devices themselves, say how much all stages
+hold together.
+
+Between two stages of the path goes one of its values, and its gradient comes back. Devices one after the other are
+joined by links that are no shorter than as many of a least spanning tree.
 """
 
 from __future__ import annotations
@@ -53,10 +58,12 @@ def fill_bound(problem: PartitionProblem, bundles: Bundles, busiest_seconds: flo
     holds_all = not path.beside.size
     counts = [num_stages] if num_stages and holds_all else range(1, most + 1)
     others = 0 if holds_all else num_stages or problem.num_devices
-    least, unplaced = 3 * problem.training.microbatches * path.work, _pipeline(problem)
+    least, unplaced = 3 * problem.training.microbatches * path.work, _pipeline(problem, path)
     for count in counts:
         pipeline = unplaced._replace(num_stages=count, others=max(0, others - count))
-        least = _Step(pipeline=pipeline, path=path, busiest_seconds=busiest_seconds).least_below(least)
+        together = _most_together(pipeline)
+        step = _Step(pipeline=pipeline, path=path, together=together, busiest_seconds=busiest_seconds)
+        least = step.least_below(least)
     return _MARGIN * least
 
 
@@ -64,13 +71,15 @@ def fill_bound(problem: PartitionProblem, bundles: Bundles, busiest_seconds: flo
 class _Path:
     """`work`: seconds of all bundles, forward and back, where each runs fastest; `seconds`: of those on the path.
 
-    `beside` [segments], descending: of bundles of a segment that are not on it. Segments end at bundles of the path
-    that all others run before or after. A stage that holds bundles of two segments holds what ends the first, or it
+    `message`: bytes that go from a stage of it to the next, and of gradients that come back, at least. `beside`
+    [segments], descending: of bundles of a segment that are not on it. Segments end at bundles of the path that all
+    others run before or after. A stage that holds bundles of two segments holds what ends the first, or it
     would wait for itself: so one that holds nothing of the path is within a segment.
     """
 
     work: float
     seconds: float
+    message: tuple[float, float]
     beside: Floats
 
     def work_of(self, num_stages: int, most_of_each: float = np.inf) -> float:
@@ -95,15 +104,54 @@ def _trained_path(problem: PartitionProblem, bundles: Bundles) -> _Path:
         last[bundle] = max(sources[bundle], key=longest.__getitem__, default=_NOTHING)
         longest[bundle] += longest[last[bundle]] if last[bundle] != _NOTHING else 0.0
     end = max(order, key=longest.__getitem__)
+    nodes_of_path = [end]
+    while last[nodes_of_path[-1]] != _NOTHING:
+        nodes_of_path.append(last[nodes_of_path[-1]])
     is_on_path = np.zeros(bundles.count, dtype=np.bool_)
-    bundle = end
-    while bundle != _NOTHING:
-        is_on_path[bundle] = True
-        bundle = last[bundle]
+    is_on_path[nodes_of_path] = True
     ends_segment = is_on_path[order] & _has_no_other_beside(bundles, order)
     segment = np.cumsum(ends_segment)
     beside = np.bincount(segment, np.where(is_on_path[order], 0.0, fastest[order])).astype(np.float64)
-    return _Path(work=float(fastest.sum()), seconds=longest[end], beside=np.sort(beside[beside > 0])[::-1])
+    values = problem.read_value[carries]
+    along = np.flatnonzero((np.array(last)[heads] == tails) & is_on_path[heads] & (tails != heads))
+    return _Path(
+        work=float(fastest.sum()),
+        seconds=longest[end],
+        message=_least_message(problem, heads[along], values[along]),
+        beside=np.sort(beside[beside > 0])[::-1],
+    )
+
+
+def _least_message(problem: PartitionProblem, readers: Integers, values: Integers) -> tuple[float, float]:
+    """Of all that one bundle of the path gives the next, the least bytes, and of gradients."""
+    distinct = np.unique(np.column_stack([readers, values]), axis=0)
+    _, edge = np.unique(distinct[:, 0], return_inverse=True)
+    of_values = np.stack([problem.value_bytes, problem.value_gradient_bytes]).astype(np.float64)[:, distinct[:, 1]]
+    sizes = [np.bincount(edge, row).astype(np.float64) for row in of_values]
+    return float(sizes[0].min(initial=np.inf)), float(sizes[1].min(initial=np.inf))
+
+
+def _messages(problem: PartitionProblem, message: tuple[float, float]) -> Floats:
+    """[devices] seconds of so many messages of the path, there and back, between devices one after the other."""
+    if not np.isfinite(message).all():
+        return np.zeros(problem.num_devices)
+    there = problem.link_latency_seconds + message[0] * problem.link_seconds_per_byte
+    back = problem.link_latency_seconds + message[1] * problem.link_seconds_per_byte
+    both = there + back.T
+    return np.concatenate([[0.0], np.cumsum(np.sort(_spanning_tree(np.minimum(both, both.T))))])
+
+
+def _spanning_tree(length: Floats) -> Floats:
+    """[devices - 1] lengths of the edges of a least one (Prim 1957)."""
+    count = len(length)
+    outside, nearest = np.arange(1, count), length[0, 1:].copy()
+    edges = np.empty(count - 1)
+    for index in range(count - 1):
+        at = int(nearest.argmin())
+        edges[index], device = nearest[at], outside[at]
+        outside, nearest = np.delete(outside, at), np.delete(nearest, at)
+        np.minimum(nearest, length[device, outside], out=nearest)
+    return edges
 
 
 def _has_no_other_beside(bundles: Bundles, order: Sequence[int]) -> Booleans:
@@ -121,7 +169,7 @@ def _has_no_other_beside(bundles: Bundles, order: Sequence[int]) -> Booleans:
     return only_end(order, bundles.before) & only_end(order[::-1], bundles.after)[::-1]
 
 
-def _pipeline(problem: PartitionProblem) -> Pipeline:
+def _pipeline(problem: PartitionProblem, path: _Path) -> Pipeline:
     """Without stages."""
     assert problem.training is not None
     schedule = problem.training.schedule
@@ -136,6 +184,7 @@ def _pipeline(problem: PartitionProblem) -> Pipeline:
         longer_share=_longer_share(problem),
         splits=schedule in _SPLIT,
         is_gpipe=schedule is PipelineSchedule.GPIPE,
+        messages=_messages(problem, path.message),
         speeds=speeds,
         counts=counts,
     )
@@ -144,9 +193,11 @@ def _pipeline(problem: PartitionProblem) -> Pipeline:
 def _longer_share(problem: PartitionProblem) -> float:
     """At least what the longer of a stage's two passes takes of both, whatever its nodes. Deliveries are in either."""
     takes = (problem.work_seconds > 0) & np.isfinite(problem.work_seconds)
+    if not takes.any():
+        return 0.5
     work = problem.work_seconds[takes]
-    least = float((problem.pass_seconds[takes] / work).min(initial=0.5))
-    most = float((problem.compute_seconds[takes] / work).max(initial=0.5))
+    least = float((problem.pass_seconds[takes] / work).min())
+    most = float((problem.compute_seconds[takes] / work).max())
     return max(least, 1 - most, 0.5)
 
 
@@ -166,11 +217,35 @@ def _kinds(problem: PartitionProblem) -> tuple[Floats, Integers]:
     return np.array(speeds), np.array([counts_of_speed[speed] for speed in speeds], dtype=np.int64)
 
 
+def _most_together(pipeline: Pipeline) -> float:
+    """Work that all stages hold for each second, by the ways of the first and the last microbatch through all of them.
+
+    Let X be P + w + D, and c w what else a stage takes on that way, (m - 1) f + (m - a) b: so w is (T - X) / c at most.
+    Each second of X is best spent on the fastest devices, at the stages of the least c.
+    """
+    m, stages, longer = pipeline.microbatches, pipeline.num_stages, pipeline.longer_share
+    if pipeline.splits or m == 1:
+        return np.inf
+    behind = stages + pipeline.others - np.arange(stages)
+    besides = (m - 1) * longer + np.maximum(m - behind, 0) * (1 - longer)
+    turns = 1 / (np.full(stages, m - 1.0) if pipeline.is_gpipe else np.sort(besides))
+    fastest = np.repeat(pipeline.speeds, pipeline.counts)[::-1][:stages]
+    return float((np.cumsum(fastest * turns) / (1 + np.cumsum(turns))).max())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
+    """`together`: work that stages hold for each second of the step but for messages, at most."""
+
     pipeline: Pipeline
     path: _Path
+    together: float
     busiest_seconds: float
+
+    @property
+    def _messages(self) -> float:
+        """Of all stages on the path."""
+        return float(self.pipeline.messages[self.pipeline.num_stages - 1])
 
     def least_below(self, high: float) -> float:
         """The least step that has room for all work; `high` if that is no less."""
@@ -185,6 +260,8 @@ class _Step:
     def _is_enough(self, step: float) -> bool:
         """Whether all work may fit into a step of so many seconds."""
         on_path = self.path.work_of(self.pipeline.others, step / self.pipeline.microbatches)
+        if (step - self._messages) * self.together < on_path:
+            return False
         return most_work(self.pipeline._replace(on_path=on_path), step) >= on_path
 
     def _ahead(self, place: int) -> int:
@@ -199,17 +276,18 @@ class _Step:
         if may_be_beside or self.pipeline.splits:
             return least
         if self.pipeline.is_gpipe:
-            return max(least, self.path.work_of(self.pipeline.others) + (m - 1) * self.busiest_seconds)
+            through = self.path.work_of(self.pipeline.others) + self._messages
+            return max(least, through + (m - 1) * self.busiest_seconds)
         return max(least, min(self._with_busiest_at(place) for place in range(self.pipeline.num_stages)))
 
     def _with_busiest_at(self, place: int) -> float:
         """With the work before it that suits best: P + m w grows with that, P + 2 D + (m - a + 1) w falls. And however
         much is before it, by the way of the first microbatch or the last."""
         m, ahead, share = self.pipeline.microbatches, self._ahead(place), self.pipeline.longer_share
-        work = self.path.work_of(self.pipeline.others)
-        longest = work + ((m - 1) * share + max(0, m - ahead) * (1 - share)) * self.busiest_seconds
+        work, messages = self.path.work_of(self.pipeline.others), self._messages
+        longest = work + messages + ((m - 1) * share + max(0, m - ahead) * (1 - share)) * self.busiest_seconds
         if m <= ahead:
             return longest
-        falling = 2 * work + (m - ahead - 1) * self.busiest_seconds
+        falling = 2 * work + messages + (m - ahead - 1) * self.busiest_seconds
         before = min(max(0.0, (falling - m * self.busiest_seconds) / 2), work) if place else 0.0
         return max(longest, before + m * self.busiest_seconds, falling - before)

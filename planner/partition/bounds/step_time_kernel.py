@@ -15,7 +15,8 @@ class Pipeline(NamedTuple):
     """What the bound knows of a pipeline of `num_stages` stages that hold a path, and `others` beside it.
 
     `forward_share`: at least, of any work; `longer_share`: of the longer of a stage's two passes, at least. `splits`,
-    `is_gpipe`: of the schedule, 1F1B if neither. `speeds` [kinds] as shares of the fastest device's, `counts` [kinds]
+    `is_gpipe`: of the schedule, 1F1B if neither. `messages` [devices]: seconds that a microbatch spends between so many
+    stages and the next ones, there and back. `speeds` [kinds] as shares of the fastest device's, `counts` [kinds]
     devices.
     """
 
@@ -27,6 +28,7 @@ class Pipeline(NamedTuple):
     longer_share: float
     splits: bool
     is_gpipe: bool
+    messages: Floats
     speeds: Floats
     counts: Integers
 
@@ -56,19 +58,20 @@ def most_work(pipeline: Pipeline, step: float) -> float:
 def _most_of_stage(pipeline: Pipeline, step: float, place: int, before: float, speed: float) -> float:
     """Behind `before`, which is held by the stages before it."""
     m, on_path = pipeline.microbatches, pipeline.on_path
+    all_messages = pipeline.messages[pipeline.num_stages - 1]
     if pipeline.splits:
         return max(0.0, speed * (step - before * pipeline.forward_share) / m)
-    most = speed * (step - before) / m
+    most: float = speed * (step - before - pipeline.messages[place]) / m
     if pipeline.is_gpipe:
         if m > 1:
-            most = min(most, speed * (step - on_path) / (m - 1))
+            most = min(most, speed * (step - on_path - all_messages) / (m - 1))
         return max(0.0, most)
     ahead = pipeline.num_stages + pipeline.others - place
     turns = (m - ahead + 1) / speed - 2
     if m > ahead and turns > 0:
-        most = min(most, (step - 2 * on_path + before) / turns)
+        most = min(most, (step - 2 * on_path + before - all_messages) / turns)
     longer = pipeline.longer_share
     turns = (1 + (m - 1) * longer + max(0, m - ahead) * (1 - longer)) / speed - 1
     if turns > 0:
-        most = min(most, (step - on_path) / turns)
+        most = min(most, (step - on_path - all_messages) / turns)
     return max(0.0, most)
