@@ -128,11 +128,8 @@ _NUMBERS = {Pass.FORWARD: 0, Pass.BACKWARD: 1, Pass.BACKWARD_INPUT: 1, Pass.BACK
 FORWARD, BACKWARD, WEIGHT = range(3)
 
 
-def step_graph(step: TrainingStep, *, split: bool, most_kept: Sequence[int] = (), buffers: int = 0) -> StepGraph:
-    """With `most_kept` [stages], each copy takes its microbatches in order and keeps at most so many of them.
-
-    With `buffers`, a pass begins only when all but so many of the messages before its own were taken.
-    """
+def step_graph(step: TrainingStep, *, split: bool, most_kept: Sequence[int] = ()) -> StepGraph:
+    """With `most_kept` [stages], each copy takes its microbatches in order and keeps at most so many of them."""
     device_ids = tuple(dict.fromkeys(device for devices in step.copies for device in devices))
     rank = {device: index for index, device in enumerate(device_ids)}
     kinds = len(_KINDS[split])
@@ -144,9 +141,6 @@ def step_graph(step: TrainingStep, *, split: bool, most_kept: Sequence[int] = ()
     messages += [(BACKWARD, target, source) for source, target in step.gradient_edges]
     for kind, source, target in messages:
         arcs.add((kind, source), (kind, target), lag[kind, source])
-        if buffers and not set(step.copies[source]) & set(step.copies[target]):
-            between = math.lcm(len(step.copies[source]), len(step.copies[target]))
-            arcs.add((kind, target), (kind, source), 0.0, later=buffers * between)
     for stage, own in enumerate(step.copies):
         for kind in range(1, kinds):
             arcs.add((kind - 1, stage), (kind, stage), seconds[kind - 1, stage])

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.partition.objective import NAMED_SCHEDULES, V_SCHEDULES
+from planner.partition.objective import NAMED_SCHEDULES, V_SCHEDULES, PipelineSchedule
 from planner.partition.problem import Floats, Integers
 from planner.partition.training.memory import counted_microbatches
 from planner.partition.training.named_orders import device_orders, stands_in_v
-from planner.partition.training.orders import buffers
 from planner.partition.training.orders.dispatch import dispatch
 from planner.partition.training.orders.exchange import improve
 from planner.partition.training.orders.lower_bound import arc_bounds, lower_bound
@@ -55,14 +54,13 @@ class BestOrder:
 
 def best_order(step: TrainingStep, room: Room) -> BestOrder:
     """Never worse than a named schedule that the room allows. Deterministic; under a second for up to 1 000 passes."""
-    named = [orders for orders in _named(step) if room.fits(step, counted_microbatches(orders, len(step.stages)))]
+    schedules = (*NAMED_SCHEDULES, *(V_SCHEDULES if stands_in_v(step.copies) else ()))
+    named = [
+        orders for orders in _named(step, schedules) if room.fits(step, counted_microbatches(orders, len(step.stages)))
+    ]
     most = most_alone(step, room)
     bound = lower_bound(step_graph(step, split=True, most_kept=most))
-    for waiting in (0, buffers.BUFFERS):
-        best_of_search = _search(step, room, bound, waiting)
-        if buffers.ends(step, best_of_search):
-            break
-    candidates = [orders for orders in (best_of_search, *named) if buffers.ends(step, orders)]
+    candidates = [_search(step, room, bound), *named]
     seconds = [step_seconds(step, orders) for orders in candidates]
     least = int(np.argmin(seconds))
     if seconds[least] > bound * (1 + _PROVEN):
@@ -73,18 +71,21 @@ def best_order(step: TrainingStep, room: Room) -> BestOrder:
 
 
 def quick_order(step: TrainingStep, room: Room) -> Orders:
-    """One order by priority, for a search that compares many assignments. It ends with few buffers."""
+    """For a search that compares many assignments: one order by priority, or a zero bubble that there is room for."""
     kept = most_of_copies(step)
     if not room.fits(step, kept):
         kept = shared(step, room, _need(step))
-    graph = step_graph(step, split=True, most_kept=kept, buffers=buffers.BUFFERS)
+    graph = step_graph(step, split=True, most_kept=kept)
     _, tail = arc_bounds(graph)
-    return graph.orders(dispatch(graph.jobs, tail, 0.0)[0])
+    by_priority = graph.orders(dispatch(graph.jobs, tail, 0.0)[0])
+    named = _named(step, (PipelineSchedule.ZERO_BUBBLE, PipelineSchedule.ZERO_BUBBLE_H2))
+    fitting = [orders for orders in named if room.fits(step, counted_microbatches(orders, len(step.stages)))]
+    return min((by_priority, *fitting), key=lambda orders: step_seconds(step, orders))
 
 
-def _named(step: TrainingStep) -> Iterator[Orders]:
+def _named(step: TrainingStep, schedules: Sequence[PipelineSchedule]) -> Iterator[Orders]:
     """Backward passes split in two."""
-    for schedule in (*NAMED_SCHEDULES, *(V_SCHEDULES if stands_in_v(step.copies) else ())):
+    for schedule in schedules:
         orders = device_orders(schedule, step.microbatches, step.copies)
         yield {device: tuple(_split(order)) for device, order in orders.items()}
 
@@ -142,10 +143,10 @@ class _Start:
         return self.graph.orders(self.sequence)
 
 
-def _search(step: TrainingStep, room: Room, bound: float, waiting: int) -> Orders:
-    starts = list(_starts(step, tuple(shared(step, room, _need(step))), waiting))
+def _search(step: TrainingStep, room: Room, bound: float) -> Orders:
+    starts = list(_starts(step, tuple(shared(step, room, _need(step)))))
     target = bound * (1 + _PROVEN)
-    starts += _share_otherwise(step, room, min(starts, key=_seconds), target, waiting)
+    starts += _share_otherwise(step, room, min(starts, key=_seconds), target)
     starts.sort(key=_seconds)
     best = starts[0]
     for seed, start in enumerate(starts[:_STARTS]):
@@ -158,13 +159,13 @@ def _seconds(start: _Start) -> float:
     return start.seconds
 
 
-def _share_otherwise(step: TrainingStep, room: Room, best: _Start, target: float, waiting: int) -> list[_Start]:
+def _share_otherwise(step: TrainingStep, room: Room, best: _Start, target: float) -> list[_Start]:
     """Shares memory among the stages of a device in other ways, for as long as a neighbour of the best is better."""
     better, tries = [best], 0
     while better[-1].seconds > target:
         for most_kept in neighbours(step, room, better[-1].most_kept):
             tries += 1
-            start = min(_starts(step, tuple(most_kept), waiting), key=_seconds)
+            start = min(_starts(step, tuple(most_kept)), key=_seconds)
             if start.seconds < better[-1].seconds:
                 better.append(start)
                 break
@@ -175,8 +176,8 @@ def _share_otherwise(step: TrainingStep, room: Room, best: _Start, target: float
     return better[1:]
 
 
-def _starts(step: TrainingStep, most_kept: tuple[int, ...], waiting: int) -> Iterator[_Start]:
-    graph, scale = _in_ticks(step_graph(step, split=True, most_kept=most_kept, buffers=waiting))
+def _starts(step: TrainingStep, most_kept: tuple[int, ...]) -> Iterator[_Start]:
+    graph, scale = _in_ticks(step_graph(step, split=True, most_kept=most_kept))
     for priority in _priorities(graph):
         for patience in _PATIENCE:
             sequence, begin = dispatch(graph.jobs, priority, patience)

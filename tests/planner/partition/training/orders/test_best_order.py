@@ -9,10 +9,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from planner.partition.objective import NAMED_SCHEDULES
+from planner.partition.objective import NAMED_SCHEDULES, PipelineSchedule
 from planner.partition.training.memory import counted_microbatches
 from planner.partition.training.named_orders import device_orders
-from planner.partition.training.orders import buffers
 from planner.partition.training.orders.best_order import BestOrder, best_order, quick_order
 from planner.partition.training.orders.lower_bound import lower_bound
 from planner.partition.training.orders.room import Room, most_alone
@@ -36,13 +35,12 @@ def small_step(seed: int) -> tuple[TrainingStep, Room]:
 
 
 def check(step: TrainingStep, room: Room, orders: dict[int, tuple[Step, ...]]) -> None:
-    """Complete, within memory, and done with few buffers."""
+    """Complete, and within memory."""
     steps = [one for order in orders.values() for one in order]
     kinds = Pass.FORWARD, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT
     needed = product(kinds, range(len(step.stages)), range(step.microbatches))
     assert sorted(map(repr, steps)) == sorted(repr(Step(*one)) for one in needed)
     assert room.fits(step, counted_microbatches(orders, len(step.stages)))
-    assert buffers.ends(step, orders)
 
 
 @pytest.mark.fuzz
@@ -93,8 +91,45 @@ def test_never_worse_than_a_named_schedule_in_the_same_memory(seed: int) -> None
     assert best.lower_bound_seconds <= best.seconds == step_seconds(step, best.orders)
     for schedule in NAMED_SCHEDULES:
         orders = device_orders(schedule, step.microbatches, step.copies)
-        if room.fits(step, counted_microbatches(orders, len(step.stages))) and buffers.ends(step, orders):
+        if room.fits(step, counted_microbatches(orders, len(step.stages))):
             assert best.seconds <= step_seconds(step, orders) * (1 + LITTLE)
+            if schedule in (PipelineSchedule.ZERO_BUBBLE, PipelineSchedule.ZERO_BUBBLE_H2):
+                assert step_seconds(step, quick_order(step, room)) <= step_seconds(step, orders) * (1 + LITTLE)
+
+
+def test_what_skips_stages_may_be_sent_far_ahead() -> None:
+    """The first of ten stages gives all others something: its order is as good as if it gave the next one alone."""
+    seconds, stages = [], 10
+    for pairs in ([], [(0, stage) for stage in range(2, stages)]):
+        own = StageSeconds(forward=1.0, backward=2.0, received=0, sent=0, gradients_received=0, gradients_sent=0)
+        edges = tuple(sorted([*((stage, stage + 1) for stage in range(stages - 1)), *pairs]))
+        step = TrainingStep(
+            copies=tuple((stage,) for stage in range(stages)),
+            stages=(own,) * stages,
+            edges=edges,
+            gradient_edges=edges,
+            microbatches=12,
+        )
+        room = Room(saved_bytes=(1,) * stages, device_bytes=dict.fromkeys(range(stages), 100))
+        seconds.append(best_order(step, room).seconds)
+    assert seconds[0] == seconds[1]
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 2), (4, 4), (8, 8)])
+def test_a_step_is_worth_a_zero_bubble_where_priorities_are_worse(stages: int, microbatches: int) -> None:
+    """By priorities alone these take 3 to 13 % longer."""
+    own = StageSeconds(forward=1.0, backward=2.0, received=0.1, sent=0.1, gradients_received=0.1, gradients_sent=0.1)
+    edges = tuple((stage, stage + 1) for stage in range(stages - 1))
+    step = TrainingStep(
+        copies=tuple((stage,) for stage in range(stages)),
+        stages=(own,) * stages,
+        edges=edges,
+        gradient_edges=edges,
+        microbatches=microbatches,
+    )
+    room = Room(saved_bytes=(1,) * stages, device_bytes=dict.fromkeys(range(stages), 100))
+    named = [device_orders(one, microbatches, step.copies) for one in NAMED_SCHEDULES if "zero" in one.value]
+    assert step_seconds(step, quick_order(step, room)) <= min(step_seconds(step, orders) for orders in named)
 
 
 def test_the_same_step_has_the_same_order() -> None:
