@@ -43,6 +43,7 @@ from planner.partition.portfolio.exact_ideals import bound_by_fewer_nodes, least
 from planner.partition.portfolio.exact_latency import is_small, least_latency
 from planner.partition.portfolio.fewer_devices import offer_fewer_devices
 from planner.partition.portfolio.fork_stages import offer_forks
+from planner.partition.portfolio.moved_cuts import offer_moved_cuts
 from planner.partition.portfolio.orders import offer_other_orders, offer_own_order
 from planner.partition.portfolio.portfolio import Portfolio, Search, run_in_turn
 from planner.partition.portfolio.reasons import reasons
@@ -60,6 +61,8 @@ MAX_LATENCY_MODE_NODES = 20_000
 MAX_OTHER_OBJECTIVES_NODES = 300
 # Larger programs are searched from the best start alone.
 _MAX_NODES_OF_RUNNERS_UP = 800
+# Cuts of the program order that are moved leave a longer training step nothing to gain from other orders.
+_MAX_NODES_OF_REORDERED_STEPS = 64
 # Of more free stages than this, pairs to join are too many.
 _FEW = 16
 
@@ -244,6 +247,16 @@ def _may_move_bundles(portfolio: Portfolio) -> bool:
     return is_of_bottleneck and portfolio.best is not None and not portfolio.problem.relay
 
 
+def _may_reorder(portfolio: Portfolio) -> bool:
+    is_of_step = portfolio.request.objective is Objective.STEP_TIME
+    return not is_of_step or portfolio.problem.num_nodes <= _MAX_NODES_OF_REORDERED_STEPS
+
+
+def _may_move_cuts(portfolio: Portfolio) -> bool:
+    is_of_step = portfolio.request.objective is Objective.STEP_TIME
+    return is_of_step and portfolio.best is not None and not portfolio.has_copies
+
+
 def _is_for(*objectives: Objective) -> Callable[[Portfolio], bool]:
     return lambda portfolio: portfolio.request.objective in objectives
 
@@ -278,12 +291,17 @@ CONTIGUOUS = (
         applies=_is_for(Objective.THROUGHPUT, Objective.MEMORY),
     ),
     Search(name="additive relaxation", run=offer_relaxed_placements),
-    Search(name="segments of other orders", run=offer_other_orders),
+    Search(name="segments of other orders", run=offer_other_orders, applies=_may_reorder),
     CLIMB_BEFORE_FORKS,
     Search(
         name="stages side by side, where idle devices are worth it",
         run=offer_forks,
         applies=lambda portfolio: portfolio.best is not None and _runs_side_by_side(portfolio),
+    ),
+    Search(
+        name="cuts and devices moved for the shortest step",
+        run=offer_moved_cuts,
+        applies=_may_move_cuts,
     ),
     LOCAL_SEARCH,
     Search(

@@ -6,10 +6,13 @@ This file imports numba: import it where it is needed.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from planner.partition.placement.compiled import compiled
-from planner.partition.problem import Floats, Integers
+from planner.partition.problem import Floats
 
+# One word.
+Random = npt.NDArray[np.uint64]
 SEED = 0x9E3779B97F4A7C15
 _TABLE = 1 << 12
 # Expected order statistics of an exponential distribution: its quantiles by additions and divisions only.
@@ -17,8 +20,8 @@ EXPONENTIAL: Floats = np.cumsum(1.0 / np.arange(_TABLE, 0, -1, dtype=np.float64)
 
 
 @compiled
-def draw(random: Integers, limit: int) -> int:
-    """In [0, limit), from the one word of `random`, which it changes: xorshift64."""
+def draw(random: Random, limit: int) -> int:
+    """In [0, limit), from `random`, which it changes: xorshift64."""
     x = random[0]
     x ^= x << np.uint64(13)
     x ^= x >> np.uint64(7)

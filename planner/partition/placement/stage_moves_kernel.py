@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.partition.placement.compiled import compiled
-from planner.partition.placement.draws_kernel import draw
+from planner.partition.placement.draws_kernel import Random, draw
 from planner.partition.problem import Booleans, Floats, Integers
 
 # Of 16 steps, those that move one item; others move up to 2, 4, 8 or so many.
@@ -77,7 +77,7 @@ class State(NamedTuple):
     num_able: Integers
     place: Integers
     moved: Integers
-    random: Integers
+    random: Random
     best: Integers
     best_value: Floats
 

@@ -57,15 +57,15 @@ def offer_other_orders(portfolio: Portfolio) -> None:
     for order in islice(program_orders(problem, bundles), count):
         if portfolio.best is not None and request.out_of_time():
             return
-        in_order = reordered(problem, order, bundles)
+        program = reordered(problem, order, bundles)
         if over_hosts:
-            _offer_windows(portfolio, in_order, order)
-        for shared in _passes(in_order, portfolio):
+            _offer_windows(portfolio, program, order)
+        for shared in _passes(program, portfolio):
             if shared.complete or own:
                 for objective in (*own, Objective.THROUGHPUT):
                     _offer_best(portfolio, shared, order, OTHER_ORDERS_POSITIONS, objective)
             elif not over_hosts:
-                _offer_many_devices(portfolio, in_order, order)
+                _offer_many_devices(portfolio, program, order)
 
 
 def _fits_the_quickest(problem: PartitionProblem) -> bool:
@@ -97,20 +97,20 @@ def _is_small(problem: PartitionProblem) -> bool:
 def _offer_best(portfolio: Portfolio, shared: OrderedPass, order: Integers, count: int, objective: Objective) -> None:
     solution = shared.search(few_positions(shared.problem, count), objective=objective)
     if solution.boundaries:
-        portfolio.offer(_in_order(solution.boundaries, shared.devices_of(solution.steps), order))
+        portfolio.offer(in_order(solution.boundaries, shared.devices_of(solution.steps), order))
 
 
-def _offer_windows(portfolio: Portfolio, in_order: PartitionProblem, order: Integers) -> None:
+def _offer_windows(portfolio: Portfolio, program: PartitionProblem, order: Integers) -> None:
     """Both ends on one host are tried over the program order alone: over others they took ten seconds for 0.1 %."""
-    for boundaries, devices in over_windows(in_order, _limit(portfolio), both_ends=False):
-        portfolio.offer(_in_order(boundaries, devices, order))
+    for boundaries, devices in over_windows(program, _limit(portfolio), both_ends=False):
+        portfolio.offer(in_order(boundaries, devices, order))
 
 
-def _offer_many_devices(portfolio: Portfolio, in_order: PartitionProblem, order: Integers) -> None:
-    positions = few_positions(in_order, OTHER_ORDERS_POSITIONS)
-    walks = over_many_devices(in_order, positions, limit=_limit(portfolio), num_stages=portfolio.request.num_stages)
+def _offer_many_devices(portfolio: Portfolio, program: PartitionProblem, order: Integers) -> None:
+    positions = few_positions(program, OTHER_ORDERS_POSITIONS)
+    walks = over_many_devices(program, positions, limit=_limit(portfolio), num_stages=portfolio.request.num_stages)
     for boundaries, devices in walks.layouts if walks is not None else ():
-        portfolio.offer(_in_order(boundaries, devices, order))
+        portfolio.offer(in_order(boundaries, devices, order))
 
 
 def _limit(portfolio: Portfolio) -> float:
@@ -118,7 +118,7 @@ def _limit(portfolio: Portfolio) -> float:
     return portfolio.limit if portfolio.request.objective is Objective.THROUGHPUT else np.inf
 
 
-def _in_order(boundaries: tuple[int, ...], devices: tuple[int, ...], order: Integers) -> Assignment:
+def in_order(boundaries: tuple[int, ...], devices: tuple[int, ...], order: Integers) -> Assignment:
     stage_of_node = np.empty(order.size, dtype=np.int64)
     stage_of_node[order] = np.repeat(np.arange(len(devices)), np.diff(boundaries))
     return Assignment(stage_of_node=tuple(stage_of_node.tolist()), device_of_stage=devices)

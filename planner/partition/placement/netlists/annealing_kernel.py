@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.partition.placement.compiled import compiled
-from planner.partition.placement.draws_kernel import SEED, draw
+from planner.partition.placement.draws_kernel import SEED, Random, draw
 from planner.partition.placement.netlists.netlist import Netlist
 from planner.partition.problem import Floats, Integers
 
@@ -43,7 +43,7 @@ class State(NamedTuple):
     pins: Integers
     load: Floats
     held: Floats
-    random: Integers
+    random: Random
     doublings: Integers
     best: Integers
     best_value: Floats

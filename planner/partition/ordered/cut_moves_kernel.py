@@ -1,0 +1,388 @@
+"""Simulated annealing over the cuts of one order and the devices of its stages: on the seconds of a training step.
+
+Compiled functions that are called millions of times are given few arrays: each one costs a call some nanoseconds.
+
+This file imports numba: import it where it is needed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.partition.placement.compiled import compiled
+from planner.partition.placement.draws_kernel import Random, draw
+from planner.partition.problem import Booleans, Floats, Integers
+
+# Moves, each as often as it stands in the table.
+_ONE_CUT, _SEVERAL_CUTS, _TWO_DEVICES, _IDLE_DEVICE, _TURN, _JOIN, _PART = range(7)
+_MOVES = 6 * (_ONE_CUT,) + 4 * (_SEVERAL_CUTS,) + 2 * (_TWO_DEVICES,) + (_IDLE_DEVICE, _TURN, _JOIN, _PART)
+_MAX_STRIDE = 4
+_MARGIN = 1 - 1e-9
+
+
+class Line(NamedTuple):
+    """What does not change: an order that may be cut at some positions, 0 to p, and the devices.
+
+    `forward`, `backward` [kinds, p + 1]: seconds of all before a position; `refused`: how many nodes of it devices of
+    the kind cannot run. `resting`, `saved` [p + 1, p + 1]: bytes of stages between two positions, those that they hold
+    in any case and those for each microbatch that they keep, `kept` [stages + 1, stages] by the number of stages.
+
+    What lies between a position and the next is a piece. Of values that leave theirs, `maker` [values] is the piece
+    that makes each, the first one for what the caller gives; `reader` those that read it, ascending, from one
+    `reader_first` to the next; `size` its bytes and `back` those of its gradient. `crossing`: the values that a cut at
+    a position parts, from one `crossing_first` to the next. With `relays` they go from stage to stage. `comes_back`:
+    whether a gradient crosses every cut.
+
+    `kind`, `memory`, `alike` [devices]: of devices that no plan can tell apart, the same number. Before it first runs
+    back, a stage runs `ahead` passes forward, and `ahead_each` for each stage behind it. Where `splits`, passes for
+    weights, `weights` [kinds, p + 1] seconds of the backward ones, are put off by `put_off_each` microbatches for each
+    stage before it, or until all have run forward.
+    """
+
+    forward: Floats
+    backward: Floats
+    weights: Floats
+    refused: Integers
+    resting: Floats
+    saved: Floats
+    maker: Integers
+    reader_first: Integers
+    reader: Integers
+    crossing_first: Integers
+    crossing: Integers
+    size: Floats
+    back: Floats
+    relays: bool
+    comes_back: bool
+    latency: Floats
+    per_byte: Floats
+    handover: Floats
+    kind: Integers
+    alike: Integers
+    memory: Floats
+    kept: Integers
+    microbatches: int
+    ahead: int
+    ahead_each: int
+    splits: bool
+    put_off_each: int
+
+
+class Layout(NamedTuple):
+    """`num_stages[0]` stages; stage s from position `cuts[s]` to `cuts[s + 1]` on `devices[s]`. Behind these stand the
+    devices that are not in use."""
+
+    cuts: Integers
+    devices: Integers
+    num_stages: Integers
+
+
+class Passes(NamedTuple):
+    """Scratch. `stage` of each piece. `latency` and `moving` [4, stages]: seconds of what a stage receives and sends,
+    then of gradients; whether it `waits` for any. Of its forward and its backward passes, [2, stages]: `handover`,
+    `seconds`, `lag` until what one makes is handed over, and `ready` [2, stages, microbatches] when that was. Of passes
+    for weights, where these are split: seconds. How many of all three are `done` [3, stages]; `free`: when its device
+    is."""
+
+    stage: Integers
+    latency: Floats
+    moving: Floats
+    handover: Floats
+    weights: Floats
+    waits: Booleans
+    seconds: Floats
+    lag: Floats
+    ready: Floats
+    done: Integers
+    free: Floats
+
+
+@compiled
+def step_seconds(line: Line, layout: Layout, passes: Passes, limit: float) -> float:
+    """Until the last pass is done; infinite where it is above the limit for certain, where memory does not hold a
+    stage, or its device cannot run it."""
+    if not _weigh(line, layout, passes):
+        return np.inf
+    count = layout.num_stages[0]
+    if _least_step(line, passes, count) > limit:
+        return np.inf
+    _exchange(line, layout, passes)
+    for kind in range(2):
+        for stage in range(count):
+            into = passes.latency[2 * kind, stage] + passes.moving[2 * kind, stage]
+            out = passes.latency[2 * kind + 1, stage] + passes.moving[2 * kind + 1, stage]
+            passes.lag[kind, stage] = into + passes.seconds[kind, stage] + passes.handover[kind, stage]
+            passes.seconds[kind, stage] += into + out
+    if _least_step(line, passes, count) > limit:
+        return np.inf
+    return _last_end(line, passes, count)
+
+
+@compiled
+def _least_step(line: Line, passes: Passes, count: int) -> float:
+    """What no step of these stages undercuts, if each waits for the one beside it: by the first microbatch's way to a
+    stage and the last one's way back, by the way of either through all stages, and by the first one's way from a stage
+    to the end and back."""
+    m, lag, seconds = line.microbatches, passes.lag, passes.seconds
+    through, least = 0.0, 0.0
+    for stage in range(count):
+        through += lag[0, stage] + lag[1, stage]
+    before = 0.0
+    for stage in range(count):
+        both = seconds[0, stage] + seconds[1, stage]
+        if line.splits or not line.comes_back:
+            both += passes.weights[stage]
+            least = max(least, before + m * both)
+            before += lag[0, stage]
+            continue
+        own = lag[0, stage] + lag[1, stage]
+        ahead = min(m, count - stage + line.ahead)
+        least = max(least, before + m * both - seconds[1, stage] + lag[1, stage])
+        forward, backward = seconds[0, stage], seconds[1, stage]
+        most = max((m - 1) * forward + (m - ahead) * backward, (m - 1) * backward + (m - ahead) * forward)
+        least = max(least, through + most)
+        if m > ahead:
+            behind = through - before - own
+            least = max(least, before + 2 * behind + (m - ahead - 1) * both + 2 * own)
+        before += own
+    return least * _MARGIN
+
+
+@compiled
+def _weigh(line: Line, layout: Layout, passes: Passes) -> bool:
+    """Fills in what stages compute in their passes; whether their devices can hold and run them."""
+    count = layout.num_stages[0]
+    for stage in range(count):
+        start, end, device = layout.cuts[stage], layout.cuts[stage + 1], layout.devices[stage]
+        kind = line.kind[device]
+        if line.refused[kind, end] > line.refused[kind, start]:
+            return False
+        if line.resting[start, end] + line.kept[count, stage] * line.saved[start, end] > line.memory[device]:
+            return False
+        passes.seconds[0, stage] = line.forward[kind, end] - line.forward[kind, start]
+        passes.seconds[1, stage] = line.backward[kind, end] - line.backward[kind, start]
+        passes.weights[stage] = 0.0
+        if line.splits:
+            # The first stage sends no gradients on.
+            weights = line.weights[kind, end] - line.weights[kind, start]
+            passes.weights[stage] = weights if stage > 0 else passes.seconds[1, stage]
+            passes.seconds[1, stage] -= passes.weights[stage]
+        passes.lag[0, stage], passes.lag[1, stage] = passes.seconds[0, stage], passes.seconds[1, stage]
+        for piece in range(start, end):
+            passes.stage[piece] = stage
+    return True
+
+
+@compiled
+def _exchange(line: Line, layout: Layout, passes: Passes) -> None:
+    """What stages receive and send: each value once to each stage that reads it, or on and on from stage to stage. Its
+    sender pays for the dearest of its links alone, and so does who receives its gradients."""
+    count, latency, moving = layout.num_stages[0], passes.latency, passes.moving
+    latency[:, :count] = 0.0
+    moving[:, :count] = 0.0
+    passes.handover[:, :count] = 0.0
+    passes.waits[:count] = False
+    for cut in range(1, count):
+        at_cut = layout.cuts[cut]
+        for place in range(line.crossing_first[at_cut], line.crossing_first[at_cut + 1]):
+            value = line.crossing[place]
+            source = passes.stage[line.maker[value]]
+            if source != cut - 1:
+                continue
+            at, end = line.reader_first[value], line.reader_first[value + 1]
+            last = passes.stage[line.reader[end - 1]]
+            target, dearest, dearest_back = source, 0.0, 0.0
+            while target < last:
+                if line.relays:
+                    source, dearest, dearest_back = target, 0.0, 0.0
+                    target += 1
+                else:
+                    while passes.stage[line.reader[at]] == target:
+                        at += 1
+                    target = passes.stage[line.reader[at]]
+                sender, receiver = layout.devices[source], layout.devices[target]
+                seconds = line.size[value] * line.per_byte[sender, receiver]
+                moving[0, target] += seconds
+                moving[1, source] += max(0.0, seconds - dearest)
+                latency[0, target] = max(latency[0, target], line.latency[sender, receiver])
+                latency[1, source] = max(latency[1, source], line.latency[sender, receiver])
+                passes.handover[0, source] = max(passes.handover[0, source], line.handover[sender, receiver])
+                dearest = max(dearest, seconds)
+                if line.back[value] > 0:
+                    passes.waits[source] = True
+                    seconds = line.back[value] * line.per_byte[receiver, sender]
+                    moving[2, source] += max(0.0, seconds - dearest_back)
+                    moving[3, target] += seconds
+                    latency[2, source] = max(latency[2, source], line.latency[receiver, sender])
+                    latency[3, target] = max(latency[3, target], line.latency[receiver, sender])
+                    passes.handover[1, target] = max(passes.handover[1, target], line.handover[receiver, sender])
+                    dearest_back = max(dearest_back, seconds)
+
+
+@compiled
+def _last_end(line: Line, passes: Passes, count: int) -> float:
+    """Each device goes through its order, and each pass waits for what the stages beside it hand over."""
+    m, done, ready, free = line.microbatches, passes.done, passes.ready, passes.free
+    left = (3 if line.splits else 2) * count * m
+    for stage in range(count):
+        free[stage] = 0.0
+        done[0, stage] = done[1, stage] = done[2, stage] = 0
+    while left > 0:
+        for turn in range(max(1, 2 * count - 2)):
+            stage = turn if turn < count else 2 * count - 2 - turn
+            ahead = min(m, (count - stage - 1) * line.ahead_each + line.ahead)
+            put_off = min(stage * line.put_off_each, m - ahead)
+            while done[1, stage] < m or (line.splits and done[2, stage] < m):
+                if line.splits and (done[1, stage] == m or done[2, stage] < done[1, stage] - put_off):
+                    free[stage] += passes.weights[stage]
+                    done[2, stage] += 1
+                    left -= 1
+                    continue
+                kind = 0 if done[0, stage] < min(m, done[1, stage] + ahead + 1) else 1
+                microbatch = done[kind, stage]
+                begins = free[stage]
+                other = stage - 1 if kind == 0 else stage + 1
+                if other >= 0 and other < count and (kind == 0 or passes.waits[stage]):
+                    if done[kind, other] <= microbatch:
+                        break
+                    begins = max(begins, ready[kind, other, microbatch])
+                ready[kind, stage, microbatch] = begins + passes.lag[kind, stage]
+                free[stage] = begins + passes.seconds[kind, stage]
+                done[kind, stage] += 1
+                left -= 1
+    last = 0.0
+    for stage in range(count):
+        last = max(last, free[stage])
+    return last
+
+
+@compiled
+def _move_cuts(layout: Layout, random: Random, several: bool) -> bool:
+    """One, or some one after the other, by as many positions."""
+    cuts, count = layout.cuts, layout.num_stages[0]
+    if count < 2:
+        return False
+    first = 1 + draw(random, count - 1)
+    last = first + draw(random, count - first) if several else first
+    stride = 1 + draw(random, _MAX_STRIDE) if draw(random, 4) == 0 else 1
+    if draw(random, 2) == 0:
+        stride = -stride
+    for cut in range(first, last + 1):
+        cuts[cut] += stride
+    return bool(cuts[first - 1] < cuts[first] and cuts[last] < cuts[last + 1])
+
+
+@compiled
+def _exchange_devices(layout: Layout, random: Random, alike: Integers, with_idle: bool) -> bool:
+    devices, count = layout.devices, layout.num_stages[0]
+    first = count if with_idle else 0
+    end = devices.size if with_idle else count
+    if first == end:
+        return False
+    one, other = draw(random, count), first + draw(random, end - first)
+    devices[one], devices[other] = devices[other], devices[one]
+    return bool(alike[devices[one]] != alike[devices[other]])
+
+
+@compiled
+def _turn(layout: Layout, random: Random) -> bool:
+    """The devices of some stages one after the other, in reverse: those of a host stay together."""
+    devices, count = layout.devices, layout.num_stages[0]
+    one, other = draw(random, count), draw(random, count)
+    if one == other:
+        return False
+    low, high = min(one, other), max(one, other)
+    while low < high:
+        devices[low], devices[high] = devices[high], devices[low]
+        low, high = low + 1, high - 1
+    return True
+
+
+@compiled
+def _join(layout: Layout, random: Random) -> bool:
+    """Two stages on the device of the one or the other."""
+    cuts, devices, count = layout.cuts, layout.devices, layout.num_stages[0]
+    if count < 2:
+        return False
+    cut = 1 + draw(random, count - 1)
+    place = cut - draw(random, 2)
+    left_out = devices[place]
+    for at in range(place, count - 1):
+        devices[at] = devices[at + 1]
+    devices[count - 1] = left_out
+    for at in range(cut, count):
+        cuts[at] = cuts[at + 1]
+    layout.num_stages[0] = count - 1
+    return True
+
+
+@compiled
+def _part(layout: Layout, random: Random) -> bool:
+    """A stage in two, of which one is on a device that was not in use."""
+    cuts, devices, count = layout.cuts, layout.devices, layout.num_stages[0]
+    stage = draw(random, count)
+    width = cuts[stage + 1] - cuts[stage]
+    if count == devices.size or width < 2:
+        return False
+    cut, place = cuts[stage] + 1 + draw(random, width - 1), stage + draw(random, 2)
+    chosen = count + draw(random, devices.size - count)
+    device = devices[chosen]
+    devices[chosen] = devices[count]
+    for at in range(count, place, -1):
+        devices[at] = devices[at - 1]
+    devices[place] = device
+    for at in range(count + 1, stage + 1, -1):
+        cuts[at] = cuts[at - 1]
+    cuts[stage + 1] = cut
+    layout.num_stages[0] = count + 1
+    return True
+
+
+@compiled
+def _move(layout: Layout, random: Random, alike: Integers, keeps_count: bool) -> bool:
+    """Changes the layout at random; whether it still is one, and another than it was."""
+    kind = _MOVES[draw(random, len(_MOVES))]
+    if kind in (_ONE_CUT, _SEVERAL_CUTS):
+        return _move_cuts(layout, random, kind == _SEVERAL_CUTS)
+    if kind in (_TWO_DEVICES, _IDLE_DEVICE):
+        return _exchange_devices(layout, random, alike, kind == _IDLE_DEVICE)
+    if kind == _TURN:
+        return _turn(layout, random)
+    if keeps_count:
+        return False
+    return _join(layout, random) if kind == _JOIN else _part(layout, random)
+
+
+@compiled
+def copy(source: Layout, target: Layout) -> None:
+    count = source.num_stages[0]
+    target.num_stages[0] = count
+    for cut in range(count + 1):
+        target.cuts[cut] = source.cuts[cut]
+    for place in range(source.devices.size):
+        target.devices[place] = source.devices[place]
+
+
+@compiled
+def anneal(
+    line: Line, here: Layout, best: Layout, trial: Layout, passes: Passes, random: Random, values: Floats,
+    exponential: Floats, heat: float, ends: Floats, num_steps: int, keeps_count: bool,
+) -> None:  # fmt: skip
+    """`num_steps` steps from `here`, the temperature falling with the square of what is left of the round: `ends` of
+    [1, 0]. It begins with `heat`, in shares of the best step. `values`: seconds of `here` and of `best`."""
+    for step in range(num_steps):
+        left = ends[0] + (ends[1] - ends[0]) * (step / num_steps)
+        limit = values[0] + heat * left * left * exponential[draw(random, exponential.size)] * values[1]
+        copy(here, trial)
+        if not _move(trial, random, line.alike, keeps_count):
+            continue
+        value = step_seconds(line, trial, passes, limit)
+        if value > limit:
+            continue
+        values[0] = value
+        copy(trial, here)
+        if value < values[1] * _MARGIN:
+            values[1] = value
+            copy(here, best)
