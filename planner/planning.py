@@ -32,12 +32,11 @@ from planner.plan.assignment import assignment_of, before_on
 from planner.plan.build import build_plan
 from planner.plan.dimensions import chosen_symbol_values, settings_of
 from planner.plan.explain import Alone, CutAlternative, explain
-from planner.plan.options import OptimalMode, PlanOptions, Routing, SingleMode
+from planner.plan.options import DEFAULT_MICROBATCHES_IN_FLIGHT, OptimalMode, PlanOptions, Routing, SingleMode
 from planner.plan.plan import Plan
 from planner.plan.verify import verify_plan
 from planner.plan.written_states import why_not_copied
 
-DEFAULT_MICROBATCHES_IN_FLIGHT = 2
 MAX_MICROBATCHES_IN_FLIGHT = 1 << 16
 # Searches keep tables of devices x nodes: of 1,024 devices and 65,000 nodes, several of half a GB each.
 MAX_DEVICES_TIMES_NODES = 1 << 26

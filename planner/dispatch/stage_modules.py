@@ -10,6 +10,7 @@ from planner.dispatch.stream_requests import add_stream
 from planner.dispatch.training_requests import add_training
 from planner.errors import NotDeployable
 from planner.graph.ir import Graph, Input, Output, Value, ValueReference, WeightFile
+from planner.plan.options import DEFAULT_MICROBATCHES_IN_FLIGHT
 from planner.plan.plan import Plan
 from planner.plan.split import stage_graph
 from planner.plan.written_states import why_not_copied
@@ -21,8 +22,6 @@ from planner.wire.graph import graph_from_bytes, graph_to_bytes, graph_to_proto
 from planner.wire.graph.enumerations import DTYPES, VALUE_KINDS
 from planner.wire.graph.expressions import expression_to_proto
 from protos.v1 import graph_pb2, stage_daemon_pb2
-
-DEFAULT_MICROBATCHES_IN_FLIGHT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

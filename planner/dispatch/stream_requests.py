@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 from math import lcm
 
 from planner.graph.ir import Graph, Input, Output, Value, ValueReference
 from planner.partition.windows import windows_per_channel
+from planner.plan.depths import edge_depths
 from planner.plan.plan import Plan
 from planner.schedule.actions import Action, Kind
 from planner.schedule.check import check_schedule
@@ -65,8 +66,10 @@ def add_stream(
                 _over_channels(action_to_proto(action), action, copy, lane, routes, first_ids)
                 for action in lane.actions
             )
-    for first_id, route in zip(first_ids, routes, strict=False):
-        for channel in route.channels(first_id, value_to_proto, plan, microbatches_in_flight):
+    # Behind the plan's edges come the ways to copies, which skip nothing.
+    depths = chain(edge_depths(plan), repeat(microbatches_in_flight))
+    for first_id, route, depth in zip(first_ids, routes, depths, strict=False):
+        for channel in route.channels(first_id, value_to_proto, plan, depth, microbatches_in_flight):
             for device_id in dict.fromkeys((channel.source_device_id, channel.target_device_id)):
                 requests[device_id].edges.append(channel)
 
@@ -102,7 +105,7 @@ class _Route:
         return lcm(len(self.source.device_ids), len(self.target.device_ids))
 
     def channels(
-        self, first_id: int, value_to_proto: ValueToProto, plan: Plan, microbatches_in_flight: int
+        self, first_id: int, value_to_proto: ValueToProto, plan: Plan, depth: int, usual_depth: int
     ) -> Iterator[stage_daemon_pb2.Edge]:
         sources, targets = self.source.device_ids, self.target.device_ids
         for number in range(self.num_channels):
@@ -113,10 +116,11 @@ class _Route:
                 source_device_id=sources[copy_index(len(sources), number)],
                 target_device_id=targets[copy_index(len(targets), number)],
                 values=[value_to_proto(value, value.name) for value in self.values],
+                microbatches_in_flight=0 if depth == usual_depth else depth,
             )
             if self.num_channels > 1:
                 channel.turn.first, channel.turn.every = number, self.num_channels
-                channel.microbatches_in_flight = windows_per_channel(microbatches_in_flight, len(sources), len(targets))
+                channel.microbatches_in_flight = windows_per_channel(depth, len(sources), len(targets))
             add_copies_at_ends(channel, plan)
             yield channel
 

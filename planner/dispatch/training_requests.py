@@ -15,6 +15,7 @@ from planner.dispatch.stream_requests import ToProto, ValueToProto, add_copies_a
 from planner.errors import PlanInvariantError
 from planner.graph.ir import Graph, State
 from planner.graph.state_names import StateNames
+from planner.plan.depths import edge_depths
 from planner.plan.plan import Plan
 from planner.schedule.actions import Action, Kind
 from planner.schedule.check_training import NO_DEADLOCK, check_training_schedule
@@ -41,7 +42,8 @@ def add_training(
 ) -> None:
     """To the requests of each device of a plan with training. Raises PlanInvariantError for a step that cannot run."""
     schedule = training_schedule(plan)
-    capacity = _sufficient_capacity(schedule, plan, capacity)
+    depths = edge_depths(plan)
+    capacity = _sufficient_capacity(schedule, plan, capacity, depths)
     channels = _channels(plan, schedule.microbatches)
     for device in schedule.devices:
         training = requests[device.device_id].training
@@ -55,29 +57,29 @@ def add_training(
             if stage.recomputes_activations and device.device_id in stage.device_ids
         )
     writer = _Writer(requests, plan, graph, value_to_proto)
-    writer.add_edges(channels)
+    writer.add_edges(channels, depths)
     writer.add_copies()
     writer.add_ties()
     writer.add_agreement([device.device_id for device in schedule.devices])
     writer.add_trained()
 
 
-def _sufficient_capacity(schedule: TrainingSchedule, plan: Plan, least: int) -> int:
-    """Messages that an edge has to hold for the step to end: devices with several stages may send far ahead.
+def _sufficient_capacity(schedule: TrainingSchedule, plan: Plan, least: int, depths: Sequence[int]) -> int:
+    """Messages that any edge has to hold for the step to end: devices with several stages may send far ahead.
 
     At least `least`, and never more than there are microbatches: nothing waits then.
     """
     capacity = least
     while capacity < schedule.microbatches:
         try:
-            check_training_schedule(schedule, plan, capacity=capacity)
+            check_training_schedule(schedule, plan, capacity=capacity, depths=depths)
         except PlanInvariantError as error:
             if error.metadata["invariant"] != NO_DEADLOCK:
                 raise
             capacity *= 2
         else:
             return capacity
-    check_training_schedule(schedule, plan, capacity=capacity)
+    check_training_schedule(schedule, plan, capacity=capacity, depths=depths)
     return capacity
 
 
@@ -119,7 +121,7 @@ class _Writer:
             device_id: stage.index for stage in reversed(plan.stages) for device_id in stage.device_ids
         }
 
-    def add_edges(self, channels: Mapping[_Channel, int]) -> None:
+    def add_edges(self, channels: Mapping[_Channel, int], depths: Sequence[int]) -> None:
         for (index, source_device_id, target_device_id), number in channels.items():
             edge = self._plan.edges[index]
             source, target = (edge.source_stage, source_device_id), (edge.target_stage, target_device_id)
@@ -128,6 +130,8 @@ class _Writer:
             if edge.gradient_value_ids:
                 gradients = [self._gradient_of_value(one) for one in edge.gradient_value_ids]
                 training_edge.gradients.CopyFrom(self._edge(target, source, gradients))
+                training_edge.gradients.microbatches_in_flight = depths[index]
+            training_edge.values.microbatches_in_flight = depths[index]
             for device_id in dict.fromkeys(
                 (training_edge.values.source_device_id, training_edge.values.target_device_id)
             ):

@@ -70,6 +70,9 @@ class ShapeBucket:
             raise OptionsError(f"shape bucket: weight is {self.weight}, needs more than 0 and at most 1e9")
 
 
+DEFAULT_MICROBATCHES_IN_FLIGHT = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
     """`microbatches_in_flight` is the depth of each edge's ring of receive buffers; 0 means 2.

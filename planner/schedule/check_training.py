@@ -33,8 +33,11 @@ _SENDS = {Kind.SEND: Kind.RECEIVE, Kind.SEND_GRADIENT: Kind.RECEIVE_GRADIENT}
 _RECEIVES = {receive: send for send, receive in _SENDS.items()}
 
 
-def check_training_schedule(schedule: TrainingSchedule, plan: Plan, *, capacity: int = 2) -> None:
-    """Raises PlanInvariantError. `capacity`: messages that an edge holds in each direction before its sender waits.
+def check_training_schedule(
+    schedule: TrainingSchedule, plan: Plan, *, capacity: int = 2, depths: Sequence[int] = ()
+) -> None:
+    """Raises PlanInvariantError. `capacity`: messages that an edge holds in each direction before its sender waits;
+    `depths`: by edge of the plan, where some hold more.
 
     Linear in the actions, but for tied gradients: each sum looks at the backward passes of all stages that share in it.
     """
@@ -43,7 +46,7 @@ def check_training_schedule(schedule: TrainingSchedule, plan: Plan, *, capacity:
     _check_complete(schedule, plan)
     _check_dependences(schedule, plan)
     _check_kept(schedule, plan)
-    _DryRun(schedule, plan, capacity).run()
+    _DryRun(schedule, plan, [max(1, capacity, depth) for depth in depths or [0] * len(plan.edges)]).run()
 
 
 def _check_microbatches(schedule: TrainingSchedule, plan: Plan) -> None:
@@ -217,9 +220,9 @@ def _check_kept(schedule: TrainingSchedule, plan: Plan) -> None:
 class _DryRun:
     """Each device as far as it gets; a message belongs to an edge, a direction and the two copies at its ends."""
 
-    def __init__(self, schedule: TrainingSchedule, plan: Plan, capacity: int) -> None:
+    def __init__(self, schedule: TrainingSchedule, plan: Plan, capacities: Sequence[int]) -> None:
         self._plan = plan
-        self._capacity = max(capacity, 1)
+        self._capacities = capacities
         self._devices = {device.device_id: device.actions for device in schedule.devices}
         self._position = dict.fromkeys(self._devices, 0)
         self._held: dict[tuple[Kind, int, str, str], list[int]] = {}
@@ -247,7 +250,7 @@ class _DryRun:
             channel = self._channel(action, action.kind)
             buffered = self._held.setdefault(channel, [])
             # A device hands over to itself: nothing is buffered.
-            if len(buffered) >= self._capacity and channel[2] != channel[3]:
+            if len(buffered) >= self._capacities[action.index] and channel[2] != channel[3]:
                 return False
             buffered.append(action.microbatch)
         elif action.kind in _RECEIVES:

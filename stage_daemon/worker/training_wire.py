@@ -43,7 +43,8 @@ def training_from_proto(
 ) -> TrainingLane:
     def edge(message: stage_daemon_pb2.Edge, label: str) -> Edge:
         decoded = wire.edge_from_proto(message, deployment_id, generation, symbols)
-        return dataclasses.replace(decoded, label=label, in_flight=training.messages_in_flight)
+        in_flight = max(decoded.in_flight, training.messages_in_flight)
+        return dataclasses.replace(decoded, label=label, in_flight=in_flight)
 
     if training.microbatches < 1:
         raise InvalidRequest("training: a step of 0 microbatches, needs at least 1")

@@ -23,10 +23,10 @@ from planner.plan.invariants.broken import broken
 from planner.plan.invariants.gradients import Gradients
 from planner.plan.invariants.history import Effect, ProgramHistory
 from planner.plan.invariants.tables import Needs
+from planner.plan.options import DEFAULT_MICROBATCHES_IN_FLIGHT
 from planner.plan.pass_orders import pass_orders
 from planner.plan.plan import Plan, Stage, StageMemory
 
-DEFAULT_MICROBATCHES_IN_FLIGHT = 2
 OPAQUE_ELEMENT_BYTES = 4
 
 

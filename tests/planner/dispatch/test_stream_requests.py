@@ -139,12 +139,12 @@ def test_the_ends_of_a_channel_say_which_copies_they_are() -> None:
 @pytest.mark.parametrize(
     ("devices", "in_flight", "per_channel"),
     [
-        # 0: as all of the deployment's.
-        (([0], [1, 2], [3]), 2, {0, 1}),
-        (([0], [1, 2], [3]), 5, {0, 2}),
-        (([0, 1], [2, 3], [4, 5]), 4, {4, 2}),
-        (([0], [1, 2, 3], [4]), 2, {0, 1}),
-        (([0], [1], [2]), 4, {0}),
+        # 0: as all of the deployment's. The edge that skips the second stage holds one more for each of its copies.
+        (([0], [1, 2], [3]), 2, {4, 1}),
+        (([0], [1, 2], [3]), 5, {7, 2}),
+        (([0, 1], [2, 3], [4, 5]), 4, {6, 4, 2}),
+        (([0], [1, 2, 3], [4]), 2, {5, 1}),
+        (([0], [1], [2]), 4, {0, 5}),
     ],
 )
 def test_channels_share_what_may_be_in_flight(devices: Devices, in_flight: int, per_channel: set[int]) -> None:
@@ -181,9 +181,12 @@ def test_a_plan_for_training_evaluates_on_the_first_copies() -> None:
 @pytest.mark.parametrize("routing", Routing)
 @pytest.mark.parametrize("devices", LAYOUTS)
 def test_what_the_channels_hold_is_counted(devices: Devices, routing: Routing) -> None:
-    """The verifier counts anew, and no copy's channels hold more. What is relayed counts once, as it enters."""
+    """The verifier counts anew, and where that fills the devices no copy's channels hold more. What is relayed counts
+    once, as it enters."""
     graph = triangle()
     plan = three_stages(graph, devices, routing)
+    full = [replace(one, memory_bytes=max(1, plan.device_peak_bytes[one.id])) for one in plan.inventory.devices]
+    plan = replace(plan, inventory=replace(plan.inventory, devices=tuple(full)))
     verify_plan(plan, graph)
     if routing is Routing.RELAY:
         return

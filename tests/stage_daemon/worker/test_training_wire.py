@@ -61,3 +61,17 @@ def test_a_large_request_that_is_no_single_step_is_the_parsers(
     assert training_wire.read_request(only_inputs.SerializeToString())[0].WhichOneof("content") == "step"
     with pytest.raises(DecodeError):
         training_wire.read_request(content[:-1])
+
+
+@pytest.mark.parametrize(("of_edge", "of_all", "held"), [(5, 2, 5), (2, 4, 4), (0, 3, 3)])
+def test_an_edge_holds_what_it_is_told_or_what_all_are_told(of_edge: int, of_all: int, held: int) -> None:
+    """All edges are told more where a step could not end otherwise."""
+    training = stage_daemon_pb2.StageTraining(microbatches=1, messages_in_flight=of_all)
+    training.agreement.SetInParent()
+    edge = training.edges.add(edge=0)
+    for message in (edge.values, edge.gradients):
+        message.target_stage, message.microbatches_in_flight = 1, of_edge
+    [own] = training_wire.training_from_proto(training, "dep-test", 1, {}).edges.values()
+    assert own.values.in_flight == held
+    assert own.gradients is not None
+    assert own.gradients.in_flight == held

@@ -1,0 +1,108 @@
+"""A pipeline of stages that only wait, with and without a large value that the first gives the last.
+
+From the repository's root: `.venv/bin/python -m benchmarks.skipped_stages [--stages 6] [--milliseconds 30]
+[--mebibytes 2]`. One daemon for each stage. Ideal is a stage's own time, and the pipeline filled once. Ratios are of
+windows in turns: the stages wait, so that two cores are enough for all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmarks.naps import MODULE, NAP, nap
+from planner.client import Pipeline, PlannerClient, export
+from planner.client.local_cluster import LocalCluster
+from planner.plan.options import CutMode
+
+ROOT = Path(__file__).parents[1]
+WINDOWS, MICROBATCHES = 3, 40
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stages", type=int, default=6)
+    parser.add_argument("--milliseconds", type=float, default=30.0)
+    parser.add_argument("--mebibytes", type=int, default=2)
+    arguments = parser.parse_args()
+    stages, seconds = arguments.stages, arguments.milliseconds / 1e3
+    batch = torch.zeros(8), torch.ones(arguments.mebibytes << 18)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        cluster = LocalCluster(
+            data_dir=Path(folder),
+            memory_bytes=[None] * stages,
+            daemon_arguments=("--custom-operators", f"{MODULE}={NAP}"),
+            environment={"PYTHONPATH": str(ROOT)},
+        )
+        stack.enter_context(cluster)
+        assert cluster.planner is not None
+        client = stack.enter_context(PlannerClient(cluster.planner.address))
+        pipelines = {
+            name: stack.enter_context(_deployed(client, Waiting(stages, seconds, skips=name == "skipped"), batch))
+            for name in ("plain", "skipped")
+        }
+        ideal = seconds * (1 + (stages - 1) / MICROBATCHES)
+        print(f"{stages} stages of {arguments.milliseconds:g} ms, {arguments.mebibytes} MiB from the first to the last")
+        print(f"{'':<10}{'ms per microbatch':>20}{'of ideal':>10}")
+        taken: dict[str, list[float]] = {name: [] for name in pipelines}
+        for _ in range(WINDOWS + 1):
+            for name, pipeline in pipelines.items():
+                taken[name].append(_window(pipeline, batch))
+        for name, windows in taken.items():
+            least = min(windows[1:])
+            print(f"{name:<10}{least * 1e3:>20.1f}{least / ideal:>10.2f}")
+
+
+class Waiting(nn.Module):
+    """Each stage waits. With `skips` the last one adds up what the first has made of `mask`, else the first does."""
+
+    def __init__(self, stages: int, seconds: float, *, skips: bool) -> None:
+        super().__init__()
+        self.skips = skips
+        self.stages = nn.ModuleList(Nap(seconds) for _ in range(stages))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        doubled = mask * 2
+        if not self.skips:
+            x = x + doubled.sum()
+        for stage in self.stages:
+            x = stage(x)
+        return x + doubled.sum() if self.skips else x
+
+
+class Nap(nn.Module):
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nap(x, self.seconds)
+
+
+def _deployed(client: PlannerClient, module: Waiting, batch: tuple[torch.Tensor, ...]) -> Pipeline:
+    graph = client.submit(export(module.eval(), batch))
+    cuts = tuple(f"stages.{index}" for index in range(len(module.stages) - 1))
+    plan = client.create_plan(graph.id, CutMode(module_paths=cuts))
+    return client.pipeline(client.deploy(plan.id).id)
+
+
+def _window(pipeline: Pipeline, batch: tuple[torch.Tensor, ...]) -> float:
+    def batches() -> Iterator[tuple[torch.Tensor, ...]]:
+        for _ in range(MICROBATCHES):
+            yield batch
+
+    started = time.monotonic()
+    assert len(list(pipeline.run(batches()))) == MICROBATCHES
+    return (time.monotonic() - started) / MICROBATCHES
+
+
+if __name__ == "__main__":
+    main()

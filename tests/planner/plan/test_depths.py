@@ -1,0 +1,102 @@
+"""How many messages edges hold: more where stages are skipped, as far as devices have bytes to spare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from planner.errors import PlanInvariantError
+from planner.partition.objective import PipelineSchedule
+from planner.plan.depths import edge_depths
+from planner.plan.plan import Plan
+from planner.schedule.check_training import check_training_schedule
+from planner.schedule.training import training_schedule
+from tests.planner.schedule.steps import training_plan
+
+Pairs = Sequence[tuple[int, int]]
+
+
+def plan_with(pairs: Pairs, devices: Sequence[Sequence[int]] = (), microbatches: int = 4) -> Plan:
+    num_stages = max(target for _, target in pairs) + 1
+    return training_plan(
+        PipelineSchedule.ONE_F_ONE_B,
+        devices=devices or [[stage] for stage in range(num_stages)],
+        pairs=pairs,
+        microbatches=microbatches,
+    )
+
+
+def with_spare(plan: Plan, spare_bytes: int) -> Plan:
+    """On each device beside what the plan needs there: four times as much, of which a quarter may be taken."""
+    peaks = plan.device_peak_bytes
+    devices = [replace(one, memory_bytes=peaks[one.id] + 4 * spare_bytes) for one in plan.inventory.devices]
+    return replace(plan, inventory=replace(plan.inventory, devices=tuple(devices)))
+
+
+def of_inference(plan: Plan) -> Plan:
+    return replace(plan, options=replace(plan.options, training=None))
+
+
+def depths_of(plan: Plan) -> dict[tuple[int, int], int]:
+    ends = [(edge.source_stage, edge.target_stage) for edge in plan.edges]
+    return dict(zip(ends, edge_depths(plan), strict=True))
+
+
+CHAIN = [(0, 1), (1, 2), (2, 3), (3, 4)]
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 5])
+def test_between_neighbours_it_is_what_is_in_flight(in_flight: int) -> None:
+    plan = with_spare(plan_with(CHAIN), 1 << 30)
+    plan = replace(plan, options=replace(plan.options, microbatches_in_flight=in_flight))
+    assert set(depths_of(plan).values()) == {in_flight}
+
+
+def test_each_stage_that_is_skipped_adds_one() -> None:
+    plan = with_spare(plan_with([*CHAIN, (0, 4), (1, 3), (0, 2)]), 1 << 30)
+    assert depths_of(plan) == {**dict.fromkeys(CHAIN, 2), (0, 4): 5, (1, 3): 3, (0, 2): 3}
+
+
+def test_the_longest_way_counts_whatever_the_numbers_of_stages() -> None:
+    """Stages 1 and 2 stand side by side: from 0 to 3 a microbatch passes one of them."""
+    plan = with_spare(plan_with([(0, 1), (0, 2), (1, 3), (2, 3), (0, 3)]), 1 << 30)
+    assert depths_of(plan) == {(0, 1): 2, (0, 2): 2, (1, 3): 2, (2, 3): 2, (0, 3): 3}
+
+
+def test_each_copy_of_a_skipped_stage_adds_one() -> None:
+    plan = with_spare(plan_with([(0, 1), (1, 2), (0, 2)], devices=[[0], [1, 2, 3], [4]]), 1 << 30)
+    assert depths_of(plan) == {(0, 1): 2, (1, 2): 2, (0, 2): 5}
+
+
+def test_without_bytes_to_spare_nothing_is_added() -> None:
+    assert set(depths_of(with_spare(plan_with([*CHAIN, (0, 4)]), 0)).values()) == {2}
+
+
+def test_where_bytes_are_few_all_edges_are_as_many_short() -> None:
+    """Edges over three and over two stages leave the first device: room for three messages is for two and for one."""
+    plan = of_inference(plan_with([*CHAIN, (0, 4), (0, 3)]))
+    size = plan.edges[0].size_bytes
+    assert {edge.size_bytes for edge in plan.edges} == {size}
+    assert size > 0
+    room = {spare: depths_of(with_spare(plan, spare * size)) for spare in (1, 3, 5)}
+    assert [(depths[0, 4], depths[0, 3]) for depths in room.values()] == [(3, 2), (4, 3), (5, 4)]
+
+
+def test_a_plan_that_trains_has_three_such_edges() -> None:
+    plan = plan_with([*CHAIN, (0, 2)])
+    size = plan.edges[-1].size_bytes
+    assert plan.edges[-1].gradient_value_ids
+    assert depths_of(with_spare(plan, 3 * size - 1))[0, 2] == 2
+    assert depths_of(with_spare(plan, 3 * size))[0, 2] == 3
+
+
+def test_a_step_ends_that_would_wait_for_ever_with_two_messages() -> None:
+    """As a transformer's, whose mask the first stage makes and all others read."""
+    pairs = [(stage, stage + 1) for stage in range(10)] + [(0, stage) for stage in range(2, 11)]
+    plan = with_spare(plan_with(pairs, microbatches=8), 1 << 30)
+    schedule = training_schedule(plan)
+    with pytest.raises(PlanInvariantError):
+        check_training_schedule(schedule, plan, capacity=2)
+    check_training_schedule(schedule, plan, capacity=2, depths=edge_depths(plan))
