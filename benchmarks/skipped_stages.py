@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import repeat
 from pathlib import Path
 
 import torch
@@ -43,8 +43,7 @@ def main() -> None:
             environment={"PYTHONPATH": str(ROOT)},
         )
         stack.enter_context(cluster)
-        assert cluster.planner is not None
-        client = stack.enter_context(PlannerClient(cluster.planner.address))
+        client = stack.enter_context(PlannerClient(cluster.planner_address))
         pipelines = {
             name: stack.enter_context(_deployed(client, Waiting(stages, seconds, skips=name == "skipped"), batch))
             for name in ("plain", "skipped")
@@ -95,12 +94,8 @@ def _deployed(client: PlannerClient, module: Waiting, batch: tuple[torch.Tensor,
 
 
 def _window(pipeline: Pipeline, batch: tuple[torch.Tensor, ...]) -> float:
-    def batches() -> Iterator[tuple[torch.Tensor, ...]]:
-        for _ in range(MICROBATCHES):
-            yield batch
-
     started = time.monotonic()
-    assert len(list(pipeline.run(batches()))) == MICROBATCHES
+    assert len(list(pipeline.run(repeat(batch, MICROBATCHES)))) == MICROBATCHES
     return (time.monotonic() - started) / MICROBATCHES
 
 

@@ -32,7 +32,7 @@ from planner.plan.assignment import assignment_of, before_on
 from planner.plan.build import build_plan
 from planner.plan.dimensions import chosen_symbol_values, settings_of
 from planner.plan.explain import Alone, CutAlternative, explain
-from planner.plan.options import DEFAULT_MICROBATCHES_IN_FLIGHT, OptimalMode, PlanOptions, Routing, SingleMode
+from planner.plan.options import OptimalMode, PlanOptions, Routing, SingleMode
 from planner.plan.plan import Plan
 from planner.plan.verify import verify_plan
 from planner.plan.written_states import why_not_copied
@@ -316,4 +316,4 @@ def _microbatches_in_flight(options: PlanOptions) -> int:
         raise OptionsError(
             f"microbatches_in_flight is {num_microbatches}, needs 0 (the default) to {MAX_MICROBATCHES_IN_FLIGHT}"
         )
-    return num_microbatches or DEFAULT_MICROBATCHES_IN_FLIGHT
+    return options.in_flight

@@ -10,7 +10,6 @@ from planner.dispatch.stream_requests import add_stream
 from planner.dispatch.training_requests import add_training
 from planner.errors import NotDeployable
 from planner.graph.ir import Graph, Input, Output, Value, ValueReference, WeightFile
-from planner.plan.options import DEFAULT_MICROBATCHES_IN_FLIGHT
 from planner.plan.plan import Plan
 from planner.plan.split import stage_graph
 from planner.plan.written_states import why_not_copied
@@ -92,7 +91,6 @@ def connect_requests(
     """Each device hears of its own lanes, of the edges that touch it, and of inputs and outputs where they are its."""
     values = graph.values_by_id()
     symbols = graph_to_proto(Graph(torch_version="", name="", symbols=graph.symbols)).symbols
-    in_flight = plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT
     requests = {
         device_id: stage_daemon_pb2.ConnectStagesRequest(
             deployment_id=deployment.id,
@@ -101,7 +99,7 @@ def connect_requests(
             symbols=symbols,
             deadline_seconds=edge_seconds,
             daemon_identity=daemon_identity,
-            microbatches_in_flight=in_flight,
+            microbatches_in_flight=plan.options.in_flight,
         )
         for device_id in deployment.device_ids()
     }
@@ -109,7 +107,6 @@ def connect_requests(
         requests,
         plan,
         graph,
-        microbatches_in_flight=in_flight,
         action_to_proto=_action_to_proto,
         value_to_proto=_value_to_proto,
     )
@@ -122,7 +119,6 @@ def connect_requests(
             requests,
             plan,
             graph,
-            capacity=in_flight,
             action_to_proto=_action_to_proto,
             value_to_proto=_value_to_proto,
         )

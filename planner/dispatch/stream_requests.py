@@ -32,7 +32,6 @@ def add_stream(
     plan: Plan,
     graph: Graph,
     *,
-    microbatches_in_flight: int,
     action_to_proto: ToProto,
     value_to_proto: ValueToProto,
 ) -> None:
@@ -67,9 +66,9 @@ def add_stream(
                 for action in lane.actions
             )
     # Behind the plan's edges come the ways to copies, which skip nothing.
-    depths = chain(edge_depths(plan), repeat(microbatches_in_flight))
+    depths = chain(edge_depths(plan), repeat(plan.options.in_flight))
     for first_id, route, depth in zip(first_ids, routes, depths, strict=False):
-        for channel in route.channels(first_id, value_to_proto, plan, depth, microbatches_in_flight):
+        for channel in route.channels(first_id, value_to_proto, plan, depth):
             for device_id in dict.fromkeys((channel.source_device_id, channel.target_device_id)):
                 requests[device_id].edges.append(channel)
 
@@ -105,7 +104,7 @@ class _Route:
         return lcm(len(self.source.device_ids), len(self.target.device_ids))
 
     def channels(
-        self, first_id: int, value_to_proto: ValueToProto, plan: Plan, depth: int, usual_depth: int
+        self, first_id: int, value_to_proto: ValueToProto, plan: Plan, depth: int
     ) -> Iterator[stage_daemon_pb2.Edge]:
         sources, targets = self.source.device_ids, self.target.device_ids
         for number in range(self.num_channels):
@@ -116,7 +115,7 @@ class _Route:
                 source_device_id=sources[copy_index(len(sources), number)],
                 target_device_id=targets[copy_index(len(targets), number)],
                 values=[value_to_proto(value, value.name) for value in self.values],
-                microbatches_in_flight=0 if depth == usual_depth else depth,
+                microbatches_in_flight=0 if depth == plan.options.in_flight else depth,
             )
             if self.num_channels > 1:
                 channel.turn.first, channel.turn.every = number, self.num_channels

@@ -36,14 +36,13 @@ def add_training(
     plan: Plan,
     graph: Graph,
     *,
-    capacity: int,
     action_to_proto: ToProto,
     value_to_proto: ValueToProto,
 ) -> None:
     """To the requests of each device of a plan with training. Raises PlanInvariantError for a step that cannot run."""
     schedule = training_schedule(plan)
     depths = edge_depths(plan)
-    capacity = _sufficient_capacity(schedule, plan, capacity, depths)
+    capacity = _sufficient_capacity(schedule, plan, depths)
     channels = _channels(plan, schedule.microbatches)
     for device in schedule.devices:
         training = requests[device.device_id].training
@@ -64,12 +63,12 @@ def add_training(
     writer.add_trained()
 
 
-def _sufficient_capacity(schedule: TrainingSchedule, plan: Plan, least: int, depths: Sequence[int]) -> int:
+def _sufficient_capacity(schedule: TrainingSchedule, plan: Plan, depths: Sequence[int]) -> int:
     """Messages that any edge has to hold for the step to end: devices with several stages may send far ahead.
 
-    At least `least`, and never more than there are microbatches: nothing waits then.
+    As many as are in flight at least, and never more than there are microbatches: nothing waits then.
     """
-    capacity = least
+    capacity = plan.options.in_flight
     while capacity < schedule.microbatches:
         try:
             check_training_schedule(schedule, plan, capacity=capacity, depths=depths)

@@ -11,7 +11,6 @@ deployments may be promised that; where it does not suffice, all such edges are 
 
 from __future__ import annotations
 
-from planner.plan.options import DEFAULT_MICROBATCHES_IN_FLIGHT
 from planner.plan.plan import Plan, StageEdge
 
 # Of what a plan leaves over on a device.
@@ -20,11 +19,10 @@ _SHARE = 0.25
 
 def edge_depths(plan: Plan) -> tuple[int, ...]:
     """By edge of the plan, as many as are in flight, or more. O(stages x edges)."""
-    in_flight = plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT
     skipped, short = _skipped(plan), 0
     while not _fits(plan, [max(0, count - short) for count in skipped]):
         short += 1
-    return tuple(in_flight + max(0, count - short) for count in skipped)
+    return tuple(plan.options.in_flight + max(0, count - short) for count in skipped)
 
 
 def _fits(plan: Plan, more: list[int]) -> bool:

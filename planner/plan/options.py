@@ -70,7 +70,7 @@ class ShapeBucket:
             raise OptionsError(f"shape bucket: weight is {self.weight}, needs more than 0 and at most 1e9")
 
 
-DEFAULT_MICROBATCHES_IN_FLIGHT = 2
+_DEFAULT_MICROBATCHES_IN_FLIGHT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,3 +111,8 @@ class PlanOptions:
             )
         if self.objective is Objective.STEP_TIME and self.training is None:
             raise OptionsError("objective step_time needs a training schedule and a number of microbatches")
+
+    @property
+    def in_flight(self) -> int:
+        """Microbatches, the default where none are asked for."""
+        return self.microbatches_in_flight or _DEFAULT_MICROBATCHES_IN_FLIGHT

@@ -30,7 +30,7 @@ import numpy as np
 
 from planner.partition.arcs import topological_order
 from planner.partition.bounds.step_time_kernel import Pipeline, most_work
-from planner.partition.objective import PipelineSchedule
+from planner.partition.objective import UNSPLIT_SCHEDULES, PipelineSchedule
 from planner.partition.ordered.hosts import distinct_rows
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
@@ -42,8 +42,6 @@ _MARGIN = 1 - 1e-8
 _NOTHING = -1
 # States "how many devices of each kind are used": with more of them, the slower of two kinds counts as the other.
 _MAX_STATES = 5_000
-
-_SPLIT = (PipelineSchedule.ZERO_BUBBLE, PipelineSchedule.ZERO_BUBBLE_H2, PipelineSchedule.BEST)
 
 
 def fill_bound(problem: PartitionProblem, bundles: Bundles, busiest_seconds: float, num_stages: int = 0) -> float:
@@ -182,7 +180,7 @@ def _pipeline(problem: PartitionProblem, path: _Path) -> Pipeline:
         # Of a node without a backward pass it is more.
         forward_share=1 / (1 + float(problem.least_backward_ratio.max())),
         longer_share=_longer_share(problem),
-        splits=schedule in _SPLIT,
+        splits=schedule not in UNSPLIT_SCHEDULES,
         is_gpipe=schedule is PipelineSchedule.GPIPE,
         messages=_messages(problem, path.message),
         speeds=speeds,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from planner.partition.arcs import grouped
-from planner.partition.objective import PipelineSchedule
+from planner.partition.objective import UNSPLIT_SCHEDULES, PipelineSchedule
 from planner.partition.ordered.hosts import distinct_rows, hosts_of
 from planner.partition.ordered.positions import few_positions
 from planner.partition.ordered.segments import Segments
@@ -23,8 +23,6 @@ from planner.partition.training.memory import kept_microbatches
 if TYPE_CHECKING:
     from planner.partition.ordered.cut_moves_kernel import Layout, Line, Passes
 
-# With one stage on each device the interleaved is 1F1B. The best order is taken to be as good as ZB-H1.
-_SPLIT = (PipelineSchedule.ZERO_BUBBLE, PipelineSchedule.ZERO_BUBBLE_H2, PipelineSchedule.BEST)
 # Positions worth cutting at, beside those of the start.
 _POSITIONS = 400
 # Rounds, each from the best: their first temperature, in shares of the best step. Without the first three a fifth of
@@ -48,7 +46,8 @@ def with_cuts_moved(
     """(boundaries, devices) of the shortest step that was met, no longer than that of those given, by the model: stages
     wait for those beside them, and what one holds follows from its own ends. What does not fit in it stays as it is.
 
-    With a stage for each device. `keeps_count`: no stages joined or parted.
+    With a stage for each device, the interleaved schedule is 1F1B; the best order is taken to be as good as ZB-H1.
+    `keeps_count`: no stages joined or parted.
     """
     from planner.partition.ordered import cut_moves_kernel as kernel
     from planner.partition.placement.draws_kernel import EXPONENTIAL, SEED
@@ -132,13 +131,7 @@ def line_of(problem: PartitionProblem, positions: Integers) -> Line:
         refused=_before(~np.isfinite(forward + backward), positions).astype(np.int64),
         resting=resting,
         saved=saved,
-        maker=crossing.maker,
-        reader_first=crossing.reader_first,
-        reader=crossing.reader,
-        crossing_first=crossing.first,
-        crossing=crossing.at_position,
-        size=crossing.size,
-        back=crossing.back,
+        **crossing._asdict(),
         relays=problem.relay,
         comes_back=_comes_back(crossing, positions.size),
         latency=problem.link_latency_seconds,
@@ -151,7 +144,7 @@ def line_of(problem: PartitionProblem, positions: Integers) -> Line:
         microbatches=training.microbatches,
         ahead=training.microbatches if training.schedule is PipelineSchedule.GPIPE else 0,
         ahead_each=2 if training.schedule is PipelineSchedule.ZERO_BUBBLE_H2 else 1,
-        splits=training.schedule in _SPLIT,
+        splits=training.schedule not in UNSPLIT_SCHEDULES,
         put_off_each=2 if training.schedule is PipelineSchedule.ZERO_BUBBLE_H2 else 1,
     )
 
@@ -166,11 +159,13 @@ def _comes_back(crossing: _Crossing, num_positions: int) -> bool:
 
 
 class _Crossing(NamedTuple):
+    """As in the kernel's Line."""
+
     maker: Integers
     reader_first: Integers
     reader: Integers
-    first: Integers
-    at_position: Integers
+    crossing_first: Integers
+    crossing: Integers
     size: Floats
     back: Floats
 
@@ -194,13 +189,13 @@ def _crossing(problem: PartitionProblem, positions: Integers) -> _Crossing:
     # A cut at position p parts the pieces before p from those from p on.
     values = np.repeat(np.arange(maker.size), last - maker)
     at = maker[values] + 1 + np.arange(values.size) - np.repeat(np.cumsum(last - maker) - (last - maker), last - maker)
-    first, at_position = grouped(at, values, positions.size)
+    crossing_first, crossing = grouped(at, values, positions.size)
     return _Crossing(
         maker=maker,
         reader_first=np.cumsum([0, *(len(apart) for _, _, apart in ends)]).astype(np.int64),
         reader=np.array([one for _, _, apart in ends for one in apart], dtype=np.int64),
-        first=first,
-        at_position=at_position,
+        crossing_first=crossing_first,
+        crossing=crossing,
         size=np.array([problem.value_bytes[values].sum() for values in ends.values()], dtype=np.float64),
         back=np.array([problem.value_gradient_bytes[values].sum() for values in ends.values()], dtype=np.float64),
     )

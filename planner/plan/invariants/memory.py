@@ -23,7 +23,6 @@ from planner.plan.invariants.broken import broken
 from planner.plan.invariants.gradients import Gradients
 from planner.plan.invariants.history import Effect, ProgramHistory
 from planner.plan.invariants.tables import Needs
-from planner.plan.options import DEFAULT_MICROBATCHES_IN_FLIGHT
 from planner.plan.pass_orders import pass_orders
 from planner.plan.plan import Plan, Stage, StageMemory
 
@@ -80,7 +79,7 @@ class _Recount:
         self._returned = {value_id for output in graph.outputs for value_id in values_in(output.content)}
         self._windows = _windows(plan)
         self._num_stages = len(plan.stages)
-        self._in_flight = plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT
+        self._in_flight = plan.options.in_flight
         self._saved = {
             node: saved[node] if saved else self._saved_by_rule(graph.nodes[node]) for node in gradients.nodes
         }
@@ -177,7 +176,7 @@ def _needed_by_backward(effect: Effect, saved: Saved) -> Iterator[int]:
 
 def _windows(plan: Plan) -> list[int]:
     """By stage. In training the number is that of the options; a step's edges hold what its order needs."""
-    in_flight = plan.options.microbatches_in_flight or DEFAULT_MICROBATCHES_IN_FLIGHT
+    in_flight = plan.options.in_flight
     counts = [len(stage.device_ids) for stage in plan.stages]
     windows = [in_flight for _ in counts]
     if plan.options.training is not None:

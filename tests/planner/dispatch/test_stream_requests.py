@@ -164,7 +164,6 @@ def test_a_plan_for_training_evaluates_on_the_first_copies() -> None:
         requests,
         plan,
         graph,
-        microbatches_in_flight=2,
         action_to_proto=lambda action: Action(index=action.index),
         value_to_proto=lambda value, name: EdgeValue(name=name),
     )

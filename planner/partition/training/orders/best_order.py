@@ -55,9 +55,7 @@ class BestOrder:
 def best_order(step: TrainingStep, room: Room) -> BestOrder:
     """Never worse than a named schedule that the room allows. Deterministic; under a second for up to 1 000 passes."""
     schedules = (*NAMED_SCHEDULES, *(V_SCHEDULES if stands_in_v(step.copies) else ()))
-    named = [
-        orders for orders in _named(step, schedules) if room.fits(step, counted_microbatches(orders, len(step.stages)))
-    ]
+    named = list(_named(step, room, schedules))
     most = most_alone(step, room)
     bound = lower_bound(step_graph(step, split=True, most_kept=most))
     candidates = [_search(step, room, bound), *named]
@@ -78,16 +76,17 @@ def quick_order(step: TrainingStep, room: Room) -> Orders:
     graph = step_graph(step, split=True, most_kept=kept)
     _, tail = arc_bounds(graph)
     by_priority = graph.orders(dispatch(graph.jobs, tail, 0.0)[0])
-    named = _named(step, (PipelineSchedule.ZERO_BUBBLE, PipelineSchedule.ZERO_BUBBLE_H2))
-    fitting = [orders for orders in named if room.fits(step, counted_microbatches(orders, len(step.stages)))]
-    return min((by_priority, *fitting), key=lambda orders: step_seconds(step, orders))
+    named = _named(step, room, (PipelineSchedule.ZERO_BUBBLE, PipelineSchedule.ZERO_BUBBLE_H2))
+    return min((by_priority, *named), key=lambda orders: step_seconds(step, orders))
 
 
-def _named(step: TrainingStep, schedules: Sequence[PipelineSchedule]) -> Iterator[Orders]:
-    """Backward passes split in two."""
+def _named(step: TrainingStep, room: Room, schedules: Sequence[PipelineSchedule]) -> Iterator[Orders]:
+    """Those that there is room for, backward passes split in two."""
     for schedule in schedules:
         orders = device_orders(schedule, step.microbatches, step.copies)
-        yield {device: tuple(_split(order)) for device, order in orders.items()}
+        split = {device: tuple(_split(order)) for device, order in orders.items()}
+        if room.fits(step, counted_microbatches(split, len(step.stages))):
+            yield split
 
 
 def _split(order: Sequence[Step]) -> Iterator[Step]:
