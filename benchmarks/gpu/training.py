@@ -12,7 +12,7 @@ from benchmarks.gpu.bench import Bench, Layers, Row, shown
 from benchmarks.training_matrix import measured
 from planner.client import export
 from planner.partition.objective import PipelineSchedule, Training
-from planner.plan.options import BalancedMode, PlanOptions
+from planner.plan.options import BalancedMode, Mode, PlanOptions, SingleMode
 from tests.builders.training_cases import drawn_training
 
 # Sums have another order than on a CPU, where the peer is.
@@ -55,14 +55,25 @@ class WithLoss(nn.Module):
 
 
 def steps(bench: Bench) -> Iterator[Row]:
-    """A 1F1B step of two stages beside the same microbatches through the unsplit module, forward, back and SGD."""
-    rows, columns = (16, 64) if bench.quick else (512, 2048)
-    module = WithLoss(rows, columns, 8)
+    """1F1B steps beside the same microbatches through the unsplit module: forward, back and SGD."""
+    small, large = (64, 1024, 16), (512, 2048, 8)
+    kinds: dict[str, tuple[tuple[int, int, int], Mode]] = {
+        "one stage, small kernels": (small, SingleMode()),
+        "one stage, large kernels": (large, SingleMode()),
+        "two stages, small kernels": (small, BalancedMode(num_stages=2)),
+        "two stages, large kernels": (large, BalancedMode(num_stages=2)),
+    }
+    if bench.quick:
+        kinds = {"two stages": ((16, 64, 8), BalancedMode(num_stages=2))}
+    for name, (sizes, mode) in kinds.items():
+        yield _step(bench, name, WithLoss(*sizes), mode)
+
+
+def _step(bench: Bench, name: str, module: WithLoss, mode: Mode) -> Row:
     sample = module.layers.sample
     batch = (sample.repeat(MICROBATCHES, 1), sample.repeat(MICROBATCHES, 1).flip(1))
     options = PlanOptions(
-        mode=BalancedMode(num_stages=2),
-        training=Training(schedule=PipelineSchedule.ONE_F_ONE_B, microbatches=MICROBATCHES),
+        mode=mode, training=Training(schedule=PipelineSchedule.ONE_F_ONE_B, microbatches=MICROBATCHES)
     )
     client = bench.client
     shape = {0: torch.export.Dim("rows", min=2, max=1 << 16)}
@@ -85,9 +96,9 @@ def steps(bench: Bench) -> Iterator[Row]:
         first = trainer.step(*batch).loss, here()
         seconds, peer = bench.seconds_of_each([lambda: trainer.step(*batch), here])
     client.stop(deployment.id)
-    yield Row(
+    return Row(
         suite="steps",
-        name="1F1B",
+        name=name,
         figure=f"{shown(seconds)} a step",
         peer="unsplit",
         ratio=seconds / peer,

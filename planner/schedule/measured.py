@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, groupby
 
 import numpy as np
 
 from planner.schedule.timeline import Activity
 
 ONCE = -1
+
+# Where it starts and ends, in seconds.
+_Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,8 @@ class ActivityTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredThread:
-    """Of a lane, or of training steps: the latest spans that the daemon keeps, in order and without gaps within a run.
+    """Of a lane, or of training steps: the latest spans that the daemon keeps, in order. What the thread does for other
+    threads to enter, launching what a device computes, is a gap within a run.
 
     `under_way` ends when the daemon was asked. What `hands_on` runs no stage: it passes microbatches between clients
     and the copies of one, beside the first copy's own thread.
@@ -149,14 +154,16 @@ class _Window:
 
     def bubble_share(self) -> float | None:
         """Lanes of one device may compute at the same time: then it computes once."""
-        steps = [thread for thread in self.threads if thread.is_training and self._run_seconds(thread)]
-        if steps:
-            total = sum(map(self._run_seconds, steps))
-            busy = sum(self._computing([thread]) for thread in steps)
+        by_device: dict[str, list[MeasuredThread]] = {}
+        for thread in self.threads:
+            by_device.setdefault(thread.device_id, []).append(thread)
+        steps = [[thread for thread in threads if thread.is_training] for threads in by_device.values()]
+        total = sum(self._covered(map(_in_runs, threads)) for threads in steps)
+        if total:
+            busy = sum(map(self._computing, steps))
             return max(0.0, 1.0 - busy / total)
-        devices = {thread.device_id for thread in self.threads}
-        busy = sum(self._computing([one for one in self.threads if one.device_id == device]) for device in devices)
-        return max(0.0, 1.0 - busy / (len(devices) * (self.end - self.start))) if busy else None
+        busy = sum(map(self._computing, by_device.values()))
+        return max(0.0, 1.0 - busy / (len(by_device) * (self.end - self.start))) if busy else None
 
     def _spent_per_microbatch(self, stage: int, device_id: str) -> list[float]:
         """Of those that have a pass that ended in the window, in no order."""
@@ -173,25 +180,31 @@ class _Window:
         total = self.end - self.start
         return sum(self._seconds(span) for span in spans if fits(span.activity)) / total if total > 0 else 0.0
 
-    def _run_seconds(self, thread: MeasuredThread) -> float:
-        return sum(map(self._seconds, _spans(thread)))
-
     def _computing(self, threads: Iterable[MeasuredThread]) -> float:
         """Seconds in which some of them computes."""
-        intervals = sorted(
-            (max(span.start_seconds, self.start), min(span.end_seconds, self.end))
+        return self._covered(
+            ((span.start_seconds, span.end_seconds) for span in _spans(thread) if span.activity.is_compute)
             for thread in threads
-            for span in _spans(thread)
-            if span.activity.is_compute and self._seconds(span) > 0
         )
+
+    def _covered(self, intervals_of_threads: Iterable[Iterable[_Interval]]) -> float:
+        """Seconds of the window that lie in some interval."""
         seconds, until = 0.0, self.start
-        for start, end in intervals:
+        for start, end in sorted(chain.from_iterable(intervals_of_threads)):
+            end = min(end, self.end)
             seconds += max(0.0, end - max(start, until))
             until = max(until, end)
         return seconds
 
     def _seconds(self, span: Span) -> float:
         return max(0.0, min(span.end_seconds, self.end) - max(span.start_seconds, self.start))
+
+
+def _in_runs(thread: MeasuredThread) -> Iterator[_Interval]:
+    """From the first span of each run to its last."""
+    for _, spans in groupby(_spans(thread), lambda span: span.run):
+        of_run = list(spans)
+        yield of_run[0].start_seconds, of_run[-1].end_seconds
 
 
 def _spans(thread: MeasuredThread) -> Iterator[Span]:

@@ -59,13 +59,16 @@ def _track_name(thread: MeasuredThread) -> str:
 
 
 def _what_is_done(thread: MeasuredThread) -> str:
-    """A stage on a GPU has a track for what comes to it, one for its passes, and one for what leaves it."""
-    if thread.is_training:
-        return "training steps"
+    """A GPU has a track for what comes to it, one for its passes, and one for what leaves it."""
     activities = {span.activity for span in thread.spans}
-    if not any(activity.is_compute for activity in activities):
-        return "inputs" if any(activity.is_receive for activity in activities) else "outputs"
-    return "microbatches" if len(activities) > 1 else "passes"
+    are_passes = [activity.is_compute for activity in activities]
+    if not any(are_passes):
+        part = "inputs" if any(activity.is_receive for activity in activities) else "outputs"
+    else:
+        part = "passes" if all(are_passes) else ""
+    if not thread.is_training:
+        return part or "microbatches"
+    return f"{part} of training steps" if part else "training steps"
 
 
 def _entries(thread: MeasuredThread, process: int, track: int, summary: Summary) -> Iterator[dict[str, Any]]:

@@ -1032,7 +1032,8 @@ class ThreadTimeline(google.protobuf.message.Message):
     @property
     def entries(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """The latest, oldest first, as many as the daemon keeps: positions in `actions`. An action began when the entry before it
-        ended. -1 - n begins a run: of microbatch n, or of training step n.
+        ended. -1 - n begins a run, of microbatch n or of training step n, or goes on with it after what stands in another
+        thread's timeline.
         """
 
     @property

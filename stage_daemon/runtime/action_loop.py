@@ -17,7 +17,7 @@ class ActionLoop:
     """Each action runs on one of several environments, `places[position]`; a value goes once nothing there reads it.
 
     `doers` has one entry for each kind that may occur: that is all that an action needs to be added here.
-    `timed_as` has each action's position in the timeline's actions.
+    `timed_as` has each action's position in the timeline's actions, or ELSEWHERE.
     """
 
     def __init__(

@@ -46,9 +46,10 @@ class DeviceLane(LaneInterpreter):
         self._streams = self._around.streams
         self._way_out = self._streams.new_stream()
         [at] = [position for position, action in enumerate(self._lane) if action.kind is Kind.FORWARD]
+        self._at = at
         self._arrivals = self._loop_over(range(at))
         self._departures = self._loop_over(range(at + 1, len(self._lane)))
-        self._device_timeline = DeviceTimeline(self._timed, at)
+        self._device_timeline = DeviceTimeline(self._timed)
         self.timelines += (self._device_timeline,)
         needed = {value_id for action in self._lane[at + 1 :] for value_id in self._reads(action)}
         self._read_by_pass_alone = tuple(
@@ -76,7 +77,7 @@ class DeviceLane(LaneInterpreter):
             self._forward(self.stage, environment)
             return None
         begins = streams.mark(streams.compute, timed=True)
-        timeline.launching()
+        timeline.launching(self._at)
         self._forward(self.stage, environment)
         environment.drop(self._read_by_pass_alone)
         if environment.failure is not None:

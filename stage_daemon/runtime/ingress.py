@@ -43,8 +43,12 @@ class InputFormat:
 
     def read(self, items: Sequence[RawItem]) -> tuple[Item, ...]:
         """The values to run on. Raises as `check`."""
+        return self.on_device(self.on_host(items))
+
+    def on_host(self, items: Sequence[RawItem]) -> list[Item]:
+        """What `on_device` takes. Raises as `check`."""
         self.check(items)
-        return self.on_device([_tensor(item) if isinstance(item, RawTensor) else _scalar(item) for item in items])
+        return [_tensor(item) if isinstance(item, RawTensor) else _scalar(item) for item in items]
 
     def on_device(self, items: Sequence[Item]) -> tuple[Item, ...]:
         return tuple(items) if self.copies is None else moved(items, self.copies.to_device)

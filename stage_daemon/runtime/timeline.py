@@ -26,6 +26,9 @@ COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACK
 RECEIVES = frozenset({Kind.TAKE_INPUT, Kind.RECEIVE, Kind.RECEIVE_GRADIENT})
 SENDS = frozenset({Kind.GIVE_OUTPUT, Kind.SEND, Kind.SEND_GRADIENT})
 
+# In the place of an action of a run that stands in another thread's timeline.
+ELSEWHERE = -1
+
 clock = time.monotonic
 
 
@@ -60,7 +63,8 @@ class ActivityTimes:
 class Snapshot:
     """`entries`, oldest first, are positions in `actions`, each with the moment at which it ended.
 
-    A negative entry -1 - n begins run n, a microbatch or a training step: what follows it began then.
+    A negative entry -1 - n begins run n, a microbatch or a training step, or goes on with it: what follows it began
+    then.
     """
 
     actions: tuple[TimedAction, ...]
@@ -117,7 +121,7 @@ class Timeline:
         self._seconds = np.zeros(len(self.actions), np.float64)
 
     def begin(self, number: int, actions: array[int]) -> int:
-        """The position of the first of the run's actions, which are positions in `self.actions`."""
+        """The position of the first of the run's actions, which are positions in `self.actions`, or ELSEWHERE."""
         at = self.position
         if at + len(actions) >= self._capacity:
             self._end_lap()
@@ -127,6 +131,10 @@ class Timeline:
         self._claimed = run_end
         self._entries[at] = -1 - number
         self._entries[at + 1 : run_end] = actions
+        if ELSEWHERE in actions:
+            for offset, action in enumerate(actions, at + 1):
+                if action == ELSEWHERE:
+                    self._entries[offset] = -1 - number
         self._run_end = run_end
         self.ends[at] = clock()
         self.position = at + 1
@@ -190,27 +198,37 @@ class Timeline:
         )
 
 
-class DeviceTimeline(Timeline):
+class SingleTimeline(Timeline):
+    """Actions that are entered one by one, with gaps between them."""
+
+    def __init__(self, actions: Iterable[TimedAction]) -> None:
+        super().__init__(actions)
+        self._entries_of = [array("q", [position]) for position in range(len(self.actions))]
+
+    def enter(self, number: int, action: int, seconds: float) -> None:
+        """What run `number` has done just now, a position in `actions`, and took so long."""
+        end, position = clock(), self.begin(number, self._entries_of[action])
+        self.ends[position - 1], self.ends[position] = end - seconds, end
+        self.position = position + 1
+
+
+class DeviceTimeline(SingleTimeline):
     """Passes of a device that computes by itself, each entered once it is done: how long it took is the device's word.
 
     One thread launches, another one waits and enters.
     """
 
-    def __init__(self, actions: Iterable[TimedAction], position: int) -> None:
-        """Of a lane's actions, `position` is the pass's."""
+    def __init__(self, actions: Iterable[TimedAction]) -> None:
         super().__init__(actions)
-        self._entry = array("q", [position])
-        # Of those that are not done yet.
-        self._launched: deque[float] = deque()
+        # Of those that are not done yet: which, and since when.
+        self._launched: deque[tuple[int, float]] = deque()
 
-    def launching(self) -> None:
-        self._launched.append(clock())
+    def launching(self, action: int) -> None:
+        self._launched.append((action, clock()))
 
     def done(self, number: int, seconds: float) -> None:
         """The pass that was launched first of those that are not done."""
-        end, position = clock(), self.begin(number, self._entry)
-        self.ends[position - 1], self.ends[position] = end - seconds, end
-        self.position = position + 1
+        self.enter(number, self._launched[0][0], seconds)
         self._launched.popleft()
 
     def given_up(self) -> None:
@@ -219,7 +237,8 @@ class DeviceTimeline(Timeline):
 
     def under_way(self) -> UnderWay | None:
         with suppress(IndexError):
-            return UnderWay(timed=self.actions[self._entry[0]], since_seconds=self._launched[0])
+            action, since_seconds = self._launched[0]
+            return UnderWay(timed=self.actions[action], since_seconds=since_seconds)
         return None
 
 

@@ -40,6 +40,11 @@ class SendChannel(Protocol):
         """
         ...
 
+    def prepare(self, parcel: Parcel) -> Callable[[], int]:
+        """What sends the parcel when it is called, as `send` does, by whichever thread sends then. Raises BadHeader at
+        once; what the tensors' memory needs first is launched on the caller's stream."""
+        ...
+
     def wait(self, timeout_seconds: float | None = None) -> None:
         """Returns once everything sent has been received. Raises EdgeTimeout; without a timeout, waits while the peer
         lives."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -55,11 +56,17 @@ class LocalSender:
         return self._shared.edge
 
     def send(self, parcel: Parcel) -> int:
-        shared = self._shared
+        return self.prepare(parcel)()
+
+    def prepare(self, parcel: Parcel) -> Callable[[], int]:
         if parcel.kind is ParcelKind.DATA:
             message = find_mismatch(self.edge.values, [_outline(item) for item in parcel.items], self.edge.symbols)
             if message is not None:
                 raise BadHeader(message)
+        return partial(self._put, parcel)
+
+    def _put(self, parcel: Parcel) -> int:
+        shared = self._shared
         num_bytes = sum(item.nbytes for item in parcel.items if isinstance(item, torch.Tensor))
         with shared.changed:
             if shared.sent_end:

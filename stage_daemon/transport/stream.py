@@ -16,7 +16,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -98,10 +98,18 @@ class StreamSender:
         return self._format.edge
 
     def send(self, parcel: Parcel) -> int:
+        return self._put(parcel, *self._packed(parcel))
+
+    def prepare(self, parcel: Parcel) -> Callable[[], int]:
+        return partial(self._put, parcel, *self._packed(parcel))
+
+    def _packed(self, parcel: Parcel) -> tuple[Outline | None, list[torch.Tensor]]:
+        return self._packer.pack(parcel.items) if parcel.kind is ParcelKind.DATA else (None, [])
+
+    def _put(self, parcel: Parcel, outline: Outline | None, payloads: list[torch.Tensor]) -> int:
         self._lifeline.raise_if_down()
         if self._ended:
             raise Conflict(f"{self.edge}: nothing can be sent after the end")
-        outline, payloads = self._packer.pack(parcel.items) if parcel.kind is ParcelKind.DATA else (None, [])
         limit, most_together = (self._in_flight, 1) if outline is None else self._limits[outline.slot_bytes]
         while len(self._under_way) >= limit and len(self._under_way) >= self._in_flight + self._most_held_back():
             self._read_receipts()

@@ -129,13 +129,6 @@ def streams_of(device: torch.device) -> Streams | None:
     return CudaStreams(device) if device.type == "cuda" else None
 
 
-def waiting_until_computed(streams: Streams | None) -> Callable[[], None]:
-    """Returns once all that was launched on the stream of stages is done, and raises what the device failed at."""
-    if streams is None:
-        return lambda: None
-    return lambda: streams.mark(streams.compute).synchronize()
-
-
 class Copies:
     """Between the host and a device.
 

@@ -32,13 +32,14 @@ from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.stage import Stage
 from stage_daemon.runtime.timeline import COMPUTE, Timeline
 from stage_daemon.runtime.training.mail import Mail
-from stage_daemon.runtime.training.step import TrainingSurroundings, step_timeline
+from stage_daemon.runtime.training.passes_ahead import passes_of
+from stage_daemon.runtime.training.step import TrainingSurroundings, timed_actions
 from stage_daemon.runtime.training.weights import Weights
 from stage_daemon.transport.channel import FailureCallback
 from stage_daemon.transport.connect import Channels, Meeting, host_memory_bytes, open_channels
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.parcel import Item
-from stage_daemon.transport.streams import copies_of, streams_of, waiting_until_computed
+from stage_daemon.transport.streams import copies_of, streams_of
 from stage_daemon.transport.turn import EVERY
 from stage_daemon.worker import training_wire, wire
 from stage_daemon.worker.choices_wire import choices_from_proto
@@ -130,9 +131,8 @@ class Pipeline:
             ),
         )
         streams = streams_of(device)
-        self._until_computed = waiting_until_computed(streams)
         self._blobs = blobs
-        self._step_timeline = step_timeline(self._lane_of_steps) if self._lane_of_steps else None
+        self._passes = passes_of(timed_actions(self._lane_of_steps), streams) if self._lane_of_steps else None
         if self._lane_of_steps:
             self._training = self._make_training(request, edges)
         self._around = Surroundings(
@@ -152,10 +152,10 @@ class Pipeline:
         self._interpreters = tuple(
             interpreter_of(lane, self._around, turn) for lane, turn in zip(self._lanes, turns, strict=True)
         )
-        # One for each thread; that of training steps is the last.
+        # One for each thread; those of training steps are the last.
         self.timelines: tuple[Timeline, ...] = (
             *(timeline for interpreter in self._interpreters for timeline in interpreter.timelines),
-            *((self._step_timeline,) if self._step_timeline else ()),
+            *(self._passes.timelines if self._passes else ()),
         )
 
     def start(self) -> None:
@@ -166,8 +166,9 @@ class Pipeline:
                 self._fed_threads += threads
         if self._gives_output:
             self._fed_threads.append(self._spawn("results", self._give_results, None))
-        if self._training is not None:
-            self._fed_threads.append(self._spawn("training", self._training.run, None))
+        if self._training is not None and self._passes is not None:
+            for name, run in {"training": self._training.run, **self._passes.threads()}.items():
+                self._fed_threads.append(self._spawn(name, run, None))
         self._spawn("watch", self._watch_passes, None)
 
     def train(self, request: bytes) -> None:
@@ -226,7 +227,7 @@ class Pipeline:
 
     def _make_training(self, request: stage_daemon_pb2.ConnectStagesRequest, of_lanes: Mapping[int, Edge]) -> Training:
         assert self._lane_of_steps is not None
-        assert self._step_timeline is not None
+        assert self._passes is not None
         mail = Mail(
             {edge_id: end for edge_id, end in self._channels.senders.items() if edge_id not in of_lanes},
             {edge_id: end for edge_id, end in self._channels.receivers.items() if edge_id not in of_lanes},
@@ -235,11 +236,11 @@ class Pipeline:
             lane=self._lane_of_steps,
             stages=self._stages,
             metrics=self._metrics,
-            timeline=self._step_timeline,
+            passes=self._passes,
             mail=mail,
             input_ids=tuple(value.value for value in request.inputs),
             output_ids=tuple(value.value for value in request.outputs),
-            until_computed=self._until_computed,
+            on_device=self._input_format.on_device,
         )
         training = TrainingOf(
             deployment_id=request.deployment_id,

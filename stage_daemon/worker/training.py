@@ -92,6 +92,7 @@ class Training:
             self.do(*asked)
             del asked
         self._end_inlet()
+        self._training.around.passes.end()
         self._training.around.mail.end()
 
     def _next(self) -> _Asked | None:

@@ -194,7 +194,7 @@ def _inputs(
                 f"step {step.number} of {len(step.weights)} microbatches brings"
                 f" {_numbers(places)} here, needs {_numbers(entering)}"
             )
-        return {place: inputs.read(one.items) for place, one in zip(places, microbatches, strict=True)}, None
+        return {place: tuple(inputs.on_host(one.items)) for place, one in zip(places, microbatches, strict=True)}, None
     except InvalidMicrobatch as error:
         return {}, MicrobatchFailure(reason=error.reason, message=error.message)
 

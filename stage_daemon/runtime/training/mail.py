@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from stage_daemon.errors import Conflict, EdgeMismatch
 from stage_daemon.transport.channel import ReceiveChannel, SendChannel
@@ -30,6 +30,13 @@ class Mail:
         self, edge: Edge, step: int, microbatch: int, items: tuple[Item, ...], failure: MicrobatchFailure | None = None
     ) -> int:
         """The bytes of its tensors. Raises BadHeader, having sent nothing, for items that the edge does not declare."""
+        put = self.prepare(edge, step, microbatch, items, failure)
+        return put() if put is not None else 0
+
+    def prepare(
+        self, edge: Edge, step: int, microbatch: int, items: tuple[Item, ...], failure: MicrobatchFailure | None = None
+    ) -> Callable[[], int] | None:
+        """What sends it; see `SendChannel.prepare`. None once it is there, on this very device."""
         parcel = Parcel(
             kind=ParcelKind.DATA if failure is None else ParcelKind.ERROR,
             microbatch=self._num_sent[edge.id] + 1,
@@ -38,13 +45,13 @@ class Mail:
             items=items if failure is None else (),
             failure=failure,
         )
-        num_bytes = 0
+        put = None
         if edge.id in self._senders:
-            num_bytes = self._senders[edge.id].send(parcel)
+            put = self._senders[edge.id].prepare(parcel)
         else:
             self._to_itself.setdefault(edge.id, deque()).append(parcel)
         self._num_sent[edge.id] += 1
-        return num_bytes
+        return put
 
     def receive(self, edge: Edge, step: int, microbatch: int) -> tuple[Parcel, int]:
         """Raises EdgeMismatch for a message of another step or microbatch: the two ends do not do the same."""

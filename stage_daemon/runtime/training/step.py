@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -21,10 +23,11 @@ from stage_daemon.runtime.environment import Environment, reading
 from stage_daemon.runtime.failures import raise_if_ruinous, stage_failure
 from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.stage import Stage
-from stage_daemon.runtime.timeline import COMPUTE, Timeline, timed
+from stage_daemon.runtime.timeline import COMPUTE, ELSEWHERE, TimedAction, timed
 from stage_daemon.runtime.training.mail import Mail
 from stage_daemon.runtime.training.optimizers import StageOptimizer
 from stage_daemon.runtime.training.passes import StagePass, beginning_of, packed
+from stage_daemon.runtime.training.passes_ahead import Passes
 from stage_daemon.runtime.training.records import OptimizerSettings, Reduction, Step, StepOutcome, TrainingLane
 from stage_daemon.runtime.training.stages import accumulating_stages
 from stage_daemon.runtime.training.weights import Weight, Weights, gradient_norms
@@ -41,17 +44,17 @@ _Combine = Callable[[Sequence[tuple[Item, ...]]], tuple[Item, ...]]
 class TrainingSurroundings:
     """What a device trains with. `output_ids` are only where the last stage is, `input_ids` where the first is.
 
-    `until_computed`: see `interpreter.Surroundings`.
+    `on_device` brings a microbatch's inputs to it.
     """
 
     lane: TrainingLane
     stages: Mapping[int, Stage]
     metrics: Mapping[int, StageMetrics]
-    timeline: Timeline
+    passes: Passes
     mail: Mail
     input_ids: tuple[int, ...] = ()
     output_ids: tuple[int, ...] = ()
-    until_computed: Callable[[], None] = lambda: None
+    on_device: Callable[[tuple[Item, ...]], tuple[Item, ...]] = lambda items: items
 
 
 class StepInterpreter:
@@ -71,6 +74,7 @@ class StepInterpreter:
         before_update: Callable[[], None] = lambda: None,
     ) -> None:
         self._around = around
+        self._passes = around.passes
         self._before_update = before_update
         self._lane = around.lane
         self._stages = accumulating_stages(around.stages, around.lane)
@@ -103,6 +107,7 @@ class StepInterpreter:
         self._with_gradient: dict[int, set[int]] = {index: {loss_id} for index in around.stages}
         for edge in self._lane.edges.values():
             self._with_gradient.setdefault(edge.values.source_stage, {loss_id}).update(edge.gradient_ids)
+        self._positions = {action: position for position, action in enumerate(self._lane.actions)}
         self._loops: dict[tuple[int, bool], tuple[ActionLoop, list[tuple[int, int]]]] = {}
 
     def pushed(self, names: Iterable[str]) -> None:
@@ -117,7 +122,7 @@ class StepInterpreter:
 
     def run(self, step: Step) -> StepOutcome:
         """Of any number of microbatches: those of the plan's step at a time. Raises what ends the worker."""
-        started, busy = time.monotonic(), self._around.timeline.total_seconds(COMPUTE)
+        started, busy = time.monotonic(), self._compute_seconds()
         self._step = step
         self._failure: MicrobatchFailure | None = None
         self._outputs: dict[int, tuple[Item, ...]] = {}
@@ -132,6 +137,7 @@ class StepInterpreter:
             is_applied = num_done + size == num_all and not step.is_partial
             self._run_part(step.first_microbatch + num_done, size, is_last=is_applied)
             num_done += size
+        self._passes.settle()
         if is_applied:
             self._weights.forget_gradients()
         outcome = StepOutcome(
@@ -139,12 +145,15 @@ class StepInterpreter:
             gradient_norm=self._norm,
             applied=self._applied,
             failure=self._failure,
-            busy_seconds=self._around.timeline.total_seconds(COMPUTE) - busy,
+            busy_seconds=self._compute_seconds() - busy,
             seconds=time.monotonic() - started,
         )
         # The next step may be long in coming.
         self._step, self._outputs = replace(step, microbatches={}), {}
         return outcome
+
+    def _compute_seconds(self) -> float:
+        return sum(timeline.total_seconds(COMPUTE) for timeline in self._passes.timelines)
 
     def _run_part(self, first: int, size: int, *, is_last: bool) -> None:
         """With fewer microbatches it is the plan's step without those that lack: no action waits for anything new."""
@@ -154,29 +163,37 @@ class StepInterpreter:
         loop.run(self._step.number, [StagePass(stage=stage, microbatch=first + index) for stage, index in places])
 
     def _loop(self, size: int, is_last: bool) -> tuple[ActionLoop, list[tuple[int, int]]]:
-        timed_as = [
-            position
-            for position, action in enumerate(self._lane.actions)
+        lane: Lane = tuple(
+            action
+            for action in self._lane.actions
             if (is_last if action.microbatch is None else action.microbatch < size)
+        )
+        timed_as = [
+            ELSEWHERE if self._passes.times_elsewhere(action.kind) else self._positions[action] for action in lane
         ]
-        lane: Lane = tuple(self._lane.actions[position] for position in timed_as)
         keys = [
             (_stage_of(self._lane, action), ONCE if action.microbatch is None else action.microbatch) for action in lane
         ]
         places = list(dict.fromkeys(keys))
         at = {key: place for place, key in enumerate(places)}
-        loop = ActionLoop(lane, self._doers, [at[key] for key in keys], self._reads, self._around.timeline, timed_as)
+        timeline = self._passes.timelines[0]
+        loop = ActionLoop(lane, self._doers, [at[key] for key in keys], self._reads, timeline, timed_as)
         return loop, places
 
     def _place(self, environment: Environment) -> int:
         """Of its microbatch among those of the request."""
         return environment.microbatch - self._step.first_microbatch
 
+    def _position(self, kind: Kind, index: int, environment: Environment) -> int:
+        """Among the plan's actions."""
+        return self._positions[Action(kind, index, self._place(environment) % self._lane.microbatches)]
+
     def _take_input(self, stage: int, environment: Environment) -> None:
         if self._step.refusal is not None:
             self._note(environment, self._step.refusal)
         else:
-            environment.add(self._around.input_ids, self._step.microbatches[self._place(environment)])
+            inputs = self._around.on_device(self._step.microbatches[self._place(environment)])
+            environment.add(self._around.input_ids, inputs)
 
     def _receive(self, index: int, environment: Environment) -> None:
         edge = self._lane.edges[index]
@@ -188,20 +205,24 @@ class StepInterpreter:
     def _forward(self, index: int, environment: Environment) -> None:
         if environment.is_void:
             return
+        self._passes.wait_for_room()
         stage, stage_pass = self._stages[index], _pass(environment)
         items = stage_pass.read(stage.input_ids)
         try:
-            with torch.enable_grad():
+            with self._computing(Kind.FORWARD, index, environment), torch.enable_grad():
                 beginning = beginning_of(stage, items) if index in self._lane.recomputing else None
                 stage_pass.ran(
                     stage.output_ids, self._run_stage(stage, items, stage_pass.microbatch), self._with_gradient[index]
                 )
                 if beginning is not None:
                     stage_pass.keep_beginning(beginning)
-            self._around.until_computed()
             self._around.metrics[index].num_microbatches += 1
         except Exception as error:
             self._fail(stage, stage_pass, error)
+
+    def _computing(self, kind: Kind, index: int, environment: Environment) -> AbstractContextManager[None]:
+        position = self._position(kind, index, environment)
+        return self._passes.computing(self._stages[index], self._step.number, position)
 
     def _run_stage(self, stage: Stage, items: Sequence[Item], microbatch: int) -> Sequence[Item]:
         if not stage.draws_random:
@@ -221,7 +242,7 @@ class StepInterpreter:
     def _send(self, index: int, environment: Environment) -> None:
         edge = self._lane.edges[index].values
         items = () if environment.failure else environment.read(value.value_id for value in edge.values)
-        self._outgoing(edge, environment, tuple(map(_detached, items)))
+        self._outgoing(Kind.SEND, index, edge, environment, tuple(map(_detached, items)))
 
     def _give_output(self, stage: int, environment: Environment) -> None:
         if environment.failure is None:
@@ -252,12 +273,13 @@ class StepInterpreter:
         if environment.is_void:
             return
         stage_pass = _pass(environment)
+        self._passes.wait_for_room()
         try:
-            if kind is Kind.BACKWARD_WEIGHT:
-                stage_pass.backward_weight()
-            else:
-                self._differentiate_input(index, stage_pass, kind)
-            self._around.until_computed()
+            with self._computing(kind, index, environment):
+                if kind is Kind.BACKWARD_WEIGHT:
+                    stage_pass.backward_weight()
+                else:
+                    self._differentiate_input(index, stage_pass, kind)
         except Exception as error:
             self._fail(self._stages[index], stage_pass, error)
 
@@ -282,7 +304,7 @@ class StepInterpreter:
         items = (
             () if stage_pass.failure else tuple(stage_pass.leaf_gradients.pop(value.value_id) for value in edge.values)
         )
-        self._outgoing(edge, environment, items)
+        self._outgoing(Kind.SEND_GRADIENT, index, edge, environment, items)
 
     def _reduce_copies(self, index: int, environment: Environment) -> None:
         self._sum_gradients(self._lane.copies[index], self._weights.copied[index])
@@ -325,11 +347,14 @@ class StepInterpreter:
     def _optimizer_step(self, index: int, environment: Environment) -> None:
         if self._applied:
             self._before_update()
-            self._optimizers[index].step(self._step.learning_rates, self._clip)
-            self._around.until_computed()
+            self._passes.wait_for_room()
+            position = self._positions[Action(Kind.OPTIMIZER_STEP, index)]
+            with self._passes.computing(self._stages[index], self._step.number, position):
+                self._optimizers[index].step(self._step.learning_rates, self._clip)
 
     def _reduce(self, reduction: Reduction, own: tuple[Item, ...], combine: _Combine) -> tuple[Item, ...] | None:
         """What `combine` makes of all devices' items, in one order; None where one has failed: then all have."""
+        self._passes.settle()
         place = StagePass(stage=ONCE, microbatch=ONCE, failure=self._failure)
         mail, number = self._around.mail, self._step.number
         if any(mail.is_sender(edge) for edge in reduction.gather):
@@ -353,12 +378,10 @@ class StepInterpreter:
             self._note(environment, parcel.failure)
         return None if environment.is_void else parcel.items
 
-    def _outgoing(self, edge: Edge, environment: Environment, items: tuple[Item, ...]) -> None:
-        metrics, number = self._around.metrics[edge.source_stage], self._step.number
+    def _outgoing(self, kind: Kind, index: int, edge: Edge, environment: Environment, items: tuple[Item, ...]) -> None:
+        mail, number = self._around.mail, self._step.number
         try:
-            metrics.sent_bytes += self._around.mail.send(
-                edge, number, environment.microbatch, items, environment.failure
-            )
+            put = mail.prepare(edge, number, environment.microbatch, items, environment.failure)
         except BadHeader as error:
             failure = MicrobatchFailure(
                 reason=StageFailed.reason,
@@ -367,7 +390,10 @@ class StepInterpreter:
                 device_id=edge.source_device_id,
             )
             self._note(environment, failure)
-            self._around.mail.send(edge, number, environment.microbatch, (), environment.failure)
+            put = mail.prepare(edge, number, environment.microbatch, (), environment.failure)
+        if put is not None:
+            leave = partial(_put_counted, put, self._around.metrics[edge.source_stage])
+            self._passes.hand_on(number, self._position(kind, index, environment), leave)
 
     def _fail(self, stage: Stage, environment: Environment, error: Exception) -> None:
         raise_if_ruinous(stage, error)
@@ -378,14 +404,12 @@ class StepInterpreter:
         self._failure = self._failure or failure
 
 
-def step_timeline(lane: TrainingLane) -> Timeline:
+def timed_actions(lane: TrainingLane) -> tuple[TimedAction, ...]:
     """Of all steps that the lane's device does."""
     stages = [_stage_of(lane, action) for action in lane.actions]
     first = min((stage for stage in stages if stage != ONCE), default=0)
     of_all = [action.index if action.kind is Kind.OPTIMIZER_STEP else first for action in lane.actions]
-    return Timeline(
-        timed(lane.actions, [one if stage == ONCE else stage for stage, one in zip(stages, of_all, strict=True)])
-    )
+    return timed(lane.actions, [one if stage == ONCE else stage for stage, one in zip(stages, of_all, strict=True)])
 
 
 def _stage_of(lane: TrainingLane, action: Action) -> int:
@@ -395,6 +419,10 @@ def _stage_of(lane: TrainingLane, action: Action) -> int:
     if action.kind in (Kind.RECEIVE, Kind.SEND_GRADIENT):
         return lane.edges[action.index].values.target_stage
     return ONCE if action.microbatch is None else action.index
+
+
+def _put_counted(put: Callable[[], int], metrics: StageMetrics) -> None:
+    metrics.sent_bytes += put()
 
 
 def _pass(environment: Environment) -> StagePass:

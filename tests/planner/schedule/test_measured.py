@@ -95,6 +95,26 @@ def test_the_bubble_of_training_is_within_steps() -> None:
         assert (stage.microbatches_per_second, stage.p50_seconds) == (4 / 30, 2.0)
 
 
+def test_a_gpu_s_threads_are_together_in_a_step() -> None:
+    """It computes 4 of the 10 seconds of each step, whichever thread tells of it; launching is a gap in the first."""
+    spans: list[list[Span]] = [[], [], []]
+    for run, start in enumerate((0.0, 50.0)):
+        for thread, activity, begin, end in (
+            (0, Activity.RECEIVE, 0.0, 1.0),
+            (1, Activity.FORWARD, 2.0, 4.0),
+            (0, Activity.RECEIVE, 2.0, 3.0),
+            (2, Activity.SEND, 4.0, 5.0),
+            (0, Activity.AGREE, 6.0, 7.0),
+            (1, Activity.OPTIMIZER_STEP, 8.0, 10.0),
+        ):
+            spans[thread].append(Span(activity, 0, run, 0, start + begin, start + end))
+    threads = [MeasuredThread(device_id="a", is_training=True, spans=tuple(one), times=()) for one in spans]
+    timeline = measured(*threads)
+    assert summarize(timeline, 0.0).bubble_share == pytest.approx(6 / 10)
+    beside = step_thread("b", 1, [0.0, 50.0])
+    assert summarize(measured(*threads, beside), 0.0).bubble_share == pytest.approx((6 + 3) / 20)
+
+
 @given(
     st.lists(
         st.tuples(
@@ -153,19 +173,23 @@ SIMULATION = Simulation(
 
 
 @pytest.mark.parametrize(
-    ("activities", "expected"),
+    ("activities", "is_training", "expected"),
     [
-        ([Activity.RECEIVE, Activity.FORWARD, Activity.SEND], "microbatches of stage 2"),
-        ([Activity.RECEIVE, Activity.SEND], "inputs of stage 2"),
-        ([Activity.FORWARD], "passes of stage 2"),
-        ([Activity.SEND, Activity.GIVE_OUTPUT], "outputs of stage 2"),
+        ([Activity.RECEIVE, Activity.FORWARD, Activity.SEND], False, "microbatches of stage 2"),
+        ([Activity.RECEIVE, Activity.SEND], False, "inputs of stage 2"),
+        ([Activity.FORWARD], False, "passes of stage 2"),
+        ([Activity.SEND, Activity.GIVE_OUTPUT], False, "outputs of stage 2"),
+        ([Activity.RECEIVE, Activity.FORWARD, Activity.AGREE], True, "training steps of stage 2"),
+        ([Activity.RECEIVE, Activity.AGREE], True, "inputs of training steps of stage 2"),
+        ([Activity.FORWARD, Activity.BACKWARD], True, "passes of training steps of stage 2"),
+        ([Activity.SEND, Activity.SEND_GRADIENT], True, "outputs of training steps of stage 2"),
     ],
 )
 def test_a_stage_on_a_gpu_has_a_track_for_its_inputs_its_passes_and_its_outputs(
-    activities: list[Activity], expected: str
+    activities: list[Activity], is_training: bool, expected: str
 ) -> None:
     spans = tuple(Span(activity, 2, 0, 0, float(at), at + 1.0) for at, activity in enumerate(activities))
-    timeline = measured(MeasuredThread(device_id="a", is_training=False, spans=spans, times=()))
+    timeline = measured(MeasuredThread(device_id="a", is_training=is_training, spans=spans, times=()))
     document: dict[str, Any] = timeline_trace(timeline, summarize(timeline), SIMULATION)
     names = [one for one in document["traceEvents"] if one["name"] == "thread_name"]
     assert names[0]["args"]["name"] == expected

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stage_daemon.runtime.action_loop import ActionLoop
 from stage_daemon.runtime.actions import Action, Kind
 from stage_daemon.runtime.environment import Environment
-from stage_daemon.runtime.timeline import COMPUTE, SENDS, Snapshot, Timeline, timed
+from stage_daemon.runtime.timeline import COMPUTE, ELSEWHERE, SENDS, Snapshot, Timeline, timed
 from tests.random_examples import random_examples
 
 LANE = (Action(Kind.RECEIVE, 4), Action(Kind.FORWARD, 1), Action(Kind.SEND, 5))
@@ -78,6 +78,21 @@ def test_the_ring_has_the_latest_whole_runs_and_the_totals_everything(
 def _seconds(writer: Writer, action: int) -> float:
     entries, ends = writer.entries, writer.ends
     return sum(ends[at] - ends[at - 1] for at in range(len(entries)) if entries[at] == action)
+
+
+def test_what_another_thread_enters_is_a_gap() -> None:
+    timeline = Timeline(timed(LANE, [1, 1, 1]))
+    position = timeline.begin(4, array("q", [0, ELSEWHERE, 2]))
+    for at, end in enumerate((11.0, 13.0, 14.0), position):
+        timeline.ends[at] = end
+        timeline.position = at + 1
+    timeline.ends[position - 1] = 10.0
+    snapshot = timeline.snapshot()
+    assert list(snapshot.entries) == [-5, 0, -5, 2]
+    assert [(times.kind, times.seconds) for times in snapshot.times()] == [(Kind.RECEIVE, 1.0), (Kind.SEND, 1.0)]
+    assert timeline.total_seconds(COMPUTE) == 0.0
+    timeline.begin(5, array("q", [ELSEWHERE]))
+    assert timeline.under_way() is None
 
 
 def test_percentiles_are_of_each_kind_and_stage_alone() -> None:

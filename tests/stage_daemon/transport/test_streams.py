@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from access.ring import Ring, create_ring
-from stage_daemon.transport.streams import PINNED_BYTES, Copies, streams_of, waiting_until_computed
+from stage_daemon.transport.streams import PINNED_BYTES, Copies, streams_of
 from tests.stage_daemon.transport.made_up_device import MadeUpStreams
 
 CPU = torch.device("cpu")
@@ -78,16 +78,5 @@ def ring_of(num_slots: int, payload_bytes: int) -> Ring:
     return ring
 
 
-def test_end_of_a_pass_is_waited_for_and_raises_what_the_device_failed_at() -> None:
-    streams = MadeUpStreams()
-    until_computed = waiting_until_computed(streams)
-    until_computed()
-    assert streams.log == [("host waits for", "compute")]
-    streams.failure = torch.AcceleratorError("assertion")
-    with pytest.raises(torch.AcceleratorError):
-        until_computed()
-
-
-def test_a_cpu_has_no_streams_and_waits_for_nothing() -> None:
+def test_a_cpu_has_no_streams() -> None:
     assert streams_of(CPU) is None
-    waiting_until_computed(None)()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -31,11 +31,13 @@ from stage_daemon.runtime.ingress import InputFormat
 from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.stage import Stage
 from stage_daemon.runtime.training.mail import Mail
+from stage_daemon.runtime.training.passes_ahead import passes_of
 from stage_daemon.runtime.training.records import OptimizerSettings, ParameterGroup, Step, StepOutcome
-from stage_daemon.runtime.training.step import StepInterpreter, TrainingSurroundings, step_timeline
+from stage_daemon.runtime.training.step import StepInterpreter, TrainingSurroundings, timed_actions
 from stage_daemon.runtime.training.weights import Weights
 from stage_daemon.transport.channel import ReceiveChannel, SendChannel
 from stage_daemon.transport.local import local_channel
+from stage_daemon.transport.streams import Streams
 from stage_daemon.worker import training_wire, wire
 from stage_daemon.worker.loading import stage_from_program
 from stage_daemon.worker.training import TrainingOf
@@ -167,10 +169,11 @@ def train_on_threads(
     loss: str = "output",
     activations: Activations = Activations.KEPT,
     exported: ExportedModel | None = None,
+    streams: Callable[[], Streams | None] = lambda: None,
 ) -> Cluster:
     """`stage_of_node` takes the graph; the output called `loss` is trained on, or the only one.
 
-    `exported` saves exporting the module again.
+    `exported` saves exporting the module again. `streams` gives each device its own, where it computes by itself.
     """
     exported = exported or export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
     graph = exported.graph
@@ -208,7 +211,7 @@ def train_on_threads(
             lane=lane,
             stages=stages,
             metrics={index: StageMetrics() for index in stages},
-            timeline=step_timeline(lane),
+            passes=passes_of(timed_actions(lane), streams()),
             mail=Mail(senders[device_id], receivers[device_id]),
             input_ids=tuple(value.value for value in request.inputs),
             output_ids=tuple(value.value for value in request.outputs),
@@ -217,6 +220,8 @@ def train_on_threads(
             values=wire.declared_from_proto(request.inputs),
             symbols=wire.symbols_from_proto(request.symbols),
         )
+        for name, run in around.passes.threads().items():
+            threading.Thread(target=run, name=name, daemon=True).start()
         told[device_id] = TrainingOf(
             deployment_id="dep-test",
             around=around,
