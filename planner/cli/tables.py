@@ -23,6 +23,7 @@ from planner.client.records import (
 )
 from planner.cost.inventory import Device, Inventory
 from planner.graph.checkpoint import CheckpointRecord
+from planner.plan.depths import held_up
 from planner.plan.options import OptimalMode
 from planner.plan.plan import Plan, Stage
 
@@ -49,7 +50,8 @@ def plan_table(plan: Plan) -> RenderableType:
     stages = [Text(_stage_line(stage)) for stage in plan.stages]
     sources = [Text(f"seconds of {source.device_kind}: {source.text()}") for source in plan.cost_sources]
     shares = [Text(line) for line in plan.shares_of_cores]
-    return Group(table, *stages, Text(_plan_caption(plan)), *sources, *shares)
+    held = [Text(one.text()) for one in (held_up(plan),) if one is not None]
+    return Group(table, *stages, Text(_plan_caption(plan)), *sources, *shares, *held)
 
 
 def memory_bar(used_bytes: int, total_bytes: int) -> Text:

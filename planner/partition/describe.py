@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from planner.partition.problem import PartitionProblem
-
 if TYPE_CHECKING:
     from planner.partition.evaluate import StageEvaluation
+    from planner.partition.problem import PartitionProblem
 
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 

@@ -6,15 +6,46 @@ messages the first stage would wait for the last, however many stages could be a
 more for each stage on the longest way beside it, and for each copy of it.
 
 Plans do not count these messages. They take a quarter at most of what a plan leaves over on a device, since other
-deployments may be promised that; where it does not suffice, all such edges are as many short.
+deployments may be promised that; where it does not suffice, all such edges are as many short, and `held_up` tells.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.partition.describe import describe_bytes, describe_seconds
 from planner.plan.plan import Plan, StageEdge
 
 # Of what a plan leaves over on a device.
 _SHARE = 0.25
+# Messages up to this size are as many as a pipeline needs, whatever memory there is: see stage_daemon/transport/stream.
+SMALL_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldUp:
+    """`edge` holds `num_messages`, and would need `num_needed`: results come every `seconds` at best.
+
+    All such edges would need `needed_bytes` of the device, which has `spare_bytes` for them.
+    """
+
+    edge: StageEdge
+    num_messages: int
+    num_needed: int
+    seconds: float
+    device_id: str
+    needed_bytes: int
+    spare_bytes: int
+
+    def text(self) -> str:
+        edge = f"the edge from stage {self.edge.source_stage} to {self.edge.target_stage}"
+        return (
+            f"results come every {describe_seconds(self.seconds)} at best, not as planned: {edge} holds "
+            f"{self.num_messages} messages of {describe_bytes(self.edge.size_bytes)}, needs {self.num_needed}; "
+            f"{self.device_id} has {describe_bytes(self.spare_bytes)} for such messages, needs "
+            f"{describe_bytes(self.needed_bytes)}; fewer stages (--stages) skip fewer"
+        )
 
 
 def edge_depths(plan: Plan) -> tuple[int, ...]:
@@ -25,17 +56,55 @@ def edge_depths(plan: Plan) -> tuple[int, ...]:
     return tuple(plan.options.in_flight + max(0, count - short) for count in skipped)
 
 
+def held_up(plan: Plan) -> HeldUp | None:
+    """The edge that makes a stream of microbatches slowest, where it is slower than planned for lack of memory.
+
+    What an edge holds is from within the time that a microbatch takes from the start of its source to the end of its
+    target: as many as it holds, the one that the source has made and waits with, and the one that the target is at.
+    """
+    if plan.options.training is not None:
+        return None
+    skipped, depths = _skipped(plan), edge_depths(plan)
+    ways = _longest_ways(plan, [stage.load_seconds for stage in plan.stages])
+    slowest: HeldUp | None = None
+    for edge, count, depth in zip(plan.edges, skipped, depths, strict=True):
+        ends = [plan.stages[stage].load_seconds for stage in (edge.source_stage, edge.target_stage)]
+        seconds = (ways[edge.source_stage, edge.target_stage] + sum(ends)) / (depth + 2)
+        is_short = depth < plan.options.in_flight + count and _message_bytes(plan, edge) > SMALL_BYTES
+        if is_short and seconds > max(plan.bottleneck_seconds, slowest.seconds if slowest else 0.0):
+            device_id, needed, spare = _fullest(plan, skipped)
+            slowest = HeldUp(
+                edge=edge,
+                num_messages=depth,
+                num_needed=plan.options.in_flight + count,
+                seconds=seconds,
+                device_id=device_id,
+                needed_bytes=needed,
+                spare_bytes=spare,
+            )
+    return slowest
+
+
 def _fits(plan: Plan, more: list[int]) -> bool:
+    return all(needed <= spare for _, needed, spare in _rooms(plan, more))
+
+
+def _fullest(plan: Plan, more: list[int]) -> tuple[str, int, int]:
+    return max(_rooms(plan, more), key=lambda room: room[1] - room[2])
+
+
+def _rooms(plan: Plan, more: list[int]) -> list[tuple[str, int, int]]:
+    """(id, bytes that so many messages more need, bytes that may be taken for them) of each device."""
     needed = dict.fromkeys((device.id for device in plan.inventory.devices), 0)
     for edge, count in zip(plan.edges, more, strict=True):
         for stage in (edge.source_stage, edge.target_stage):
             for device_id in plan.stages[stage].device_ids:
                 needed[device_id] += count * _message_bytes(plan, edge)
     peaks = plan.device_peak_bytes
-    return all(
-        needed[device.id] <= max(0.0, _SHARE * (device.memory_bytes - peaks[device.id]))
+    return [
+        (device.id, needed[device.id], max(0, int(_SHARE * (device.memory_bytes - peaks[device.id]))))
         for device in plan.inventory.devices
-    )
+    ]
 
 
 def _message_bytes(plan: Plan, edge: StageEdge) -> int:
@@ -45,16 +114,22 @@ def _message_bytes(plan: Plan, edge: StageEdge) -> int:
 
 
 def _skipped(plan: Plan) -> list[int]:
-    """By edge: the devices of the stages between its ends, on the way that has most. Edges lead to later stages."""
+    """By edge: the devices of the stages between its ends, on the way that has most."""
+    between = _longest_ways(plan, [len(stage.device_ids) for stage in plan.stages])
+    return [int(between[edge.source_stage, edge.target_stage]) for edge in plan.edges]
+
+
+def _longest_ways(plan: Plan, lengths: Sequence[float]) -> dict[tuple[int, int], float]:
+    """For the ends of each edge: the most that stages between them come to on one way. Edges lead to later stages."""
     leaving: list[list[int]] = [[] for _ in plan.stages]
     for edge in plan.edges:
         leaving[edge.source_stage].append(edge.target_stage)
-    between: dict[tuple[int, int], int] = {}
+    between: dict[tuple[int, int], float] = {}
     for source in range(len(plan.stages)):
-        passed = {source: 0}
+        passed: dict[int, float] = {source: 0}
         for stage in range(source, len(plan.stages)):
             for target in leaving[stage] if stage in passed else ():
-                own = len(plan.stages[stage].device_ids) if stage != source else 0
+                own = lengths[stage] if stage != source else 0
                 passed[target] = max(passed.get(target, 0), passed[stage] + own)
         between.update(((source, target), passed[target]) for target in leaving[source])
-    return [between[edge.source_stage, edge.target_stage] for edge in plan.edges]
+    return between

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from planner.partition.describe import describe_bytes, describe_memory_parts, describe_seconds
 from planner.partition.objective import UNSPLIT_SCHEDULES, Objective
+from planner.plan.depths import held_up
 from planner.plan.options import OptimalMode
 from planner.plan.plan import Plan, Stage, StageEdge
 from planner.plan.update import after_passes
@@ -39,6 +40,7 @@ def explain(plan: Plan, alternatives: Sequence[CutAlternative] = (), alone: Alon
     return (
         *_headline(plan),
         *_pipelining(plan, alone),
+        *([held.text()] if (held := held_up(plan)) else []),
         *(line for stage in plan.stages for line in _stage(plan, stage, next_best)),
         *_ties(plan),
     )

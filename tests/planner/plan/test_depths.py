@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
+from planner.cli.tables import plan_table
 from planner.errors import PlanInvariantError
 from planner.partition.objective import PipelineSchedule
-from planner.plan.depths import edge_depths
+from planner.plan.depths import SMALL_BYTES, edge_depths, held_up
+from planner.plan.explain import explain
 from planner.plan.plan import Plan
 from planner.schedule.check_training import check_training_schedule
 from planner.schedule.training import training_schedule
+from stage_daemon.transport import stream
 from tests.planner.schedule.steps import training_plan
 
 Pairs = Sequence[tuple[int, int]]
@@ -100,3 +104,48 @@ def test_a_step_ends_that_would_wait_for_ever_with_two_messages() -> None:
     with pytest.raises(PlanInvariantError):
         check_training_schedule(schedule, plan, capacity=2)
     check_training_schedule(schedule, plan, capacity=2, depths=edge_depths(plan))
+
+
+def streamed(spare_messages: int, seconds: float = 1.0) -> Plan:
+    """Five stages of so many seconds; the last reads what the first makes. Room for so many messages more."""
+    plan = with_spare(of_inference(plan_with([*CHAIN, (0, 4)])), spare_messages * 2 * SMALL_BYTES)
+    only = {"backward_seconds": 0.0, "communication_seconds": 0.0, "delivery_seconds": 0.0}
+    stages = tuple(replace(stage, compute_seconds=seconds, **only) for stage in plan.stages)
+    edges = tuple(replace(edge, size_bytes=2 * SMALL_BYTES) for edge in plan.edges)
+    return replace(plan, stages=stages, edges=edges, bottleneck_seconds=seconds)
+
+
+def test_who_lacks_the_memory_is_told_how_slow_the_pipeline_is() -> None:
+    """benchmarks/skipped_stages.py measures 80.7 ms of ten stages of 30 that hold two, and 49.3 of six."""
+    held = held_up(streamed(0))
+    assert held is not None
+    assert ((held.edge.source_stage, held.edge.target_stage), held.num_messages, held.num_needed) == ((0, 4), 2, 5)
+    assert (held.seconds, held.spare_bytes, held.needed_bytes) == (5 / 4, 0, 6 * SMALL_BYTES)
+    [line] = [line for line in explain(streamed(0)) if "at best" in line]
+    console = Console(width=400)
+    with console.capture() as table:
+        console.print(plan_table(streamed(0)))
+    assert line in table.get()
+    assert "results come every 1.25 s at best" in line
+    assert "from stage 0 to 4 holds 2 messages of 131072 bytes (128.0 KiB), needs 5" in line
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        streamed(3),
+        # Five stages' seconds between four messages and what the ends are at.
+        streamed(1),
+        of_inference(with_spare(plan_with(CHAIN), 0)),
+        replace(streamed(0), edges=tuple(replace(edge, size_bytes=SMALL_BYTES) for edge in streamed(0).edges)),
+        replace(streamed(0), bottleneck_seconds=1.25),
+    ],
+    ids=["room for all", "room for enough", "nothing skips", "small", "slow anyway"],
+)
+def test_nobody_is_told_where_nothing_is_held_up(plan: Plan) -> None:
+    assert held_up(plan) is None
+    assert not any("at best" in line for line in explain(plan))
+
+
+def test_small_messages_are_those_that_the_daemon_has_many_of() -> None:
+    assert SMALL_BYTES == stream.SMALL_BYTES
