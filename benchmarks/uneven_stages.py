@@ -79,12 +79,17 @@ class Layer(nn.Module):
 def _measured(client: PlannerClient, graph_id: str, sizes: Sequence[int]) -> float:
     cuts = tuple(f"layers.{end - 1}" for end in accumulate(sizes[:-1]))
     options = PlanOptions(mode=CutMode(module_paths=cuts), training=Training(microbatches=MICROBATCHES))
-    deployment = client.deploy(client.create_plan(graph_id, options).id)
+    return median_step(client, client.create_plan(graph_id, options).id, MICROBATCHES)
+
+
+def median_step(client: PlannerClient, plan_id: str, microbatches: int) -> float:
+    """Seconds of a step of `Layers`, deployed for it."""
+    deployment = client.deploy(plan_id)
     taken = []
     with client.train(deployment.id, "sgd:lr=1e-9") as trainer:
         for _ in range(STEPS + 1):
             started = time.monotonic()
-            trainer.step(torch.zeros(2 * MICROBATCHES, 8))
+            trainer.step(torch.zeros(2 * microbatches, 8))
             taken.append(time.monotonic() - started)
     client.stop(deployment.id)
     return statistics.median(taken[1:])

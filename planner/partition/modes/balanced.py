@@ -32,7 +32,8 @@ def balanced(problem: PartitionProblem, num_stages: int = 0) -> Assignment:
     return replace(best.assignment, reasons=reasons(problem, best), lower_bound_seconds=min(bound, best.value))
 
 
-def check_num_stages(problem: PartitionProblem, num_stages: int, mode: str) -> None:
+def check_num_stages(problem: PartitionProblem, num_stages: int, mode: str, per_device: int = 1) -> None:
+    """So many of them stand on each device, at most: with several, a multiple of two to so many."""
     possible = allowed_positions(problem).size - 1
     if num_stages < 0 or num_stages > possible:
         raise OptionsError(
@@ -40,11 +41,22 @@ def check_num_stages(problem: PartitionProblem, num_stages: int, mode: str) -> N
             f"into 1 to {possible}",
             num_stages=num_stages,
         )
-    if num_stages > problem.num_devices:
+    if num_stages <= problem.num_devices:
+        return
+    if per_device == 1:
         raise Infeasible(
             f"mode {mode}: {num_stages} stages asked for, one device each, and the inventory has "
             f"{problem.num_devices}: ask for at most {problem.num_devices} or add "
             f"{num_stages - problem.num_devices} more",
+            stages=num_stages,
+            devices=problem.num_devices,
+        )
+    if not any(
+        num_stages % each == 0 and num_stages <= each * problem.num_devices for each in range(2, per_device + 1)
+    ):
+        raise Infeasible(
+            f"mode {mode}: {num_stages} stages asked for, as many on each device, and the inventory has "
+            f"{problem.num_devices}: ask for two to {per_device} times as many as some of the devices are",
             stages=num_stages,
             devices=problem.num_devices,
         )

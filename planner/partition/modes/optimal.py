@@ -49,6 +49,7 @@ from planner.partition.portfolio.portfolio import Portfolio, Search, run_in_turn
 from planner.partition.portfolio.reasons import reasons
 from planner.partition.portfolio.relaxation import offer_relaxed_placements
 from planner.partition.portfolio.replicated import least_bottleneck_with_copies, with_idle_copies
+from planner.partition.portfolio.several_stages import MOST_ROUNDS, may_have_several, offer_several_stages
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import Bundles
 from planner.partition.recomputation.cones import sent_for_nothing
@@ -71,10 +72,14 @@ def optimal(problem: PartitionProblem, request: Request) -> Assignment:
     """Raises OptionsError for stages that cannot be, Infeasible where nothing fits. Deterministic without a clock."""
     if request.recompute:
         return _with_recomputation(problem, request)
-    check_num_stages(problem, request.num_stages, "optimal")
+    per_device = MOST_ROUNDS if may_have_several(problem, request) else 1
+    check_num_stages(problem, request.num_stages, "optimal", per_device)
     portfolio = Portfolio(problem, request)
     _arithmetic(portfolio)
-    run_in_turn(portfolio, FREE if request.free else CONTIGUOUS)
+    if request.num_stages > problem.num_devices:
+        offer_several_stages(portfolio)
+    else:
+        run_in_turn(portfolio, FREE if request.free else CONTIGUOUS)
     if portfolio.best is None:
         raise memory_shortage(problem, "optimal", request.num_stages)
     best = portfolio.best
@@ -122,7 +127,7 @@ def _arithmetic(portfolio: Portfolio, *, recomputes: bool = False) -> None:
         if not portfolio.has_copies:
             largest = largest_bundle_bound(problem, bundles)
             portfolio.prove(largest * turns)
-            if objective is Objective.STEP_TIME and not (portfolio.request.free or recomputes):
+            if _has_one_stage_each(portfolio) and not recomputes:
                 busiest = max(work_bound(problem), largest)
                 portfolio.prove(fill_bound(problem, bundles, busiest, portfolio.request.num_stages))
 
@@ -136,8 +141,15 @@ def _program_order(portfolio: Portfolio) -> None:
     portfolio.offer(contiguous(problem, layout.boundaries, layout.devices))
     if only_one and _is_bottleneck(portfolio):
         portfolio.prove(layout.lower_bound_seconds)
-    if only_one and request.objective is Objective.STEP_TIME and not (portfolio.has_copies or request.free):
+    if only_one and _has_one_stage_each(portfolio):
         _busiest_in_memory(portfolio, layout)
+
+
+def _has_one_stage_each(portfolio: Portfolio) -> bool:
+    """Each device, of a training step."""
+    problem, request = portfolio.problem, portfolio.request
+    has_several = portfolio.has_copies or request.free or may_have_several(problem, request)
+    return request.objective is Objective.STEP_TIME and not has_several
 
 
 def _busiest_in_memory(portfolio: Portfolio, layout: Layout) -> None:
@@ -304,6 +316,11 @@ CONTIGUOUS = (
         applies=_may_move_cuts,
     ),
     LOCAL_SEARCH,
+    Search(
+        name="several stages on each device, under schedules that are for them",
+        run=offer_several_stages,
+        applies=lambda portfolio: portfolio.best is not None and may_have_several(portfolio.problem, portfolio.request),
+    ),
     Search(
         name="bundles moved between stages",
         run=offer_moved_bundles,

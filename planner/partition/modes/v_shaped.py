@@ -1,7 +1,8 @@
 """Two stages on each device, in a V, for the schedules that need them so; whatever mode is asked for that may choose.
 
 Segments of the program order: each device gets a share of the work that goes with its speed, half of it on the way
-there and half on the way back, for every number of devices; then cuts move while the objective falls.
+there and half on the way back, for every number of devices; then cuts move while the objective falls, and for a
+training step devices too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from planner.partition.infeasible import binding_constraint
 from planner.partition.objective import Objective
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.portfolio.reasons import reasons
-from planner.partition.problem import Floats, Integers, PartitionProblem
+from planner.partition.portfolio.several_stages import moved, spread, there_and_back
+from planner.partition.problem import Integers, PartitionProblem
 from planner.partition.request import Request
 from planner.partition.score import Scored, score
 
@@ -38,8 +40,19 @@ def v_shaped(problem: PartitionProblem, request: Request) -> Assignment:
             best = scored
     if best is None:
         raise _nothing_fits(problem, request.mode, tried)
+    if request.objective is Objective.STEP_TIME:
+        best = _with_devices_moved(problem, request, best)
     bound = _bound(problem, request.objective, best.value)
     return replace(best.assignment, reasons=reasons(problem, best), lower_bound_seconds=bound)
+
+
+def _with_devices_moved(problem: PartitionProblem, request: Request, best: Scored) -> Scored:
+    assert problem.training is not None
+    place = there_and_back(best.assignment.num_stages // 2)
+    scored = score(
+        problem, moved(problem, request, best.assignment, place, problem.training.schedule), request.objective
+    )
+    return scored if scored.is_better_than(best) else best
 
 
 def _nothing_fits(problem: PartitionProblem, mode: str, tried: Sequence[Scored]) -> Infeasible:
@@ -84,29 +97,7 @@ def _spread(problem: PartitionProblem, num_devices: int) -> Assignment:
     """On the fastest devices, in the order of the inventory."""
     seconds = np.where(np.isfinite(problem.work_seconds), problem.work_seconds, 0.0).sum(axis=1)
     fastest = np.sort(np.argsort(seconds, kind="stable")[:num_devices])
-    speeds = 1.0 / np.maximum(seconds[fastest], np.finfo(np.float64).tiny ** 0.5)
-    shares = np.concatenate([speeds, speeds[::-1]]) / (2 * speeds.sum())
-    allowed = allowed_positions(problem)
-    ends = _distinct(np.searchsorted(_progress(problem)[allowed], np.cumsum(shares)[:-1]), allowed.size)
-    boundaries = (0, *allowed[ends].tolist(), problem.num_nodes)
-    devices = [*fastest.tolist(), *fastest[::-1].tolist()]
-    return contiguous(problem, boundaries, devices)
-
-
-def _progress(problem: PartitionProblem) -> Floats:
-    """By position, from 0 to 1: how much of the work lies before it, over all devices; nodes count a little each."""
-    work = np.where(np.isfinite(problem.work_seconds), problem.work_seconds, 0.0).mean(axis=0)
-    work = work + (work.sum() or 1.0) * 1e-6 / problem.num_nodes
-    before: Floats = np.concatenate([[0.0], np.cumsum(work)]) / work.sum()
-    return before
-
-
-def _distinct(places: Integers, count: int) -> Integers:
-    """Ascending without repetition, between both ends."""
-    steps = np.arange(places.size)
-    ascending = np.maximum.accumulate(np.maximum(places, 1) - steps) + steps
-    limit = count - 1 - places.size + steps
-    return np.asarray(np.minimum(ascending, limit), dtype=np.int64)
+    return spread(problem, fastest.tolist(), there_and_back(num_devices))
 
 
 def _moved(problem: PartitionProblem, request: Request, start: Assignment) -> Scored:

@@ -7,18 +7,22 @@ microbatches forward before the first comes back. What is moved is judged by the
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from planner.partition.arcs import grouped
-from planner.partition.objective import UNSPLIT_SCHEDULES, PipelineSchedule
+from planner.partition.objective import UNSPLIT_SCHEDULES, PipelineSchedule, Training
 from planner.partition.ordered.hosts import distinct_rows, hosts_of
 from planner.partition.ordered.positions import few_positions
 from planner.partition.ordered.segments import Segments
 from planner.partition.placement.problem import OutOfTime
 from planner.partition.problem import Floats, Integers, PartitionProblem
-from planner.partition.training.memory import kept_microbatches
+from planner.partition.training.memory import counted_microbatches, kept_microbatches
+from planner.partition.training.named_orders import device_orders
+from planner.partition.training.pipeline_order import Pass, Step
 
 if TYPE_CHECKING:
     from planner.partition.ordered.cut_moves_kernel import Layout, Line, Passes
@@ -32,6 +36,25 @@ _HEATS = (0.3, 0.1, 0.03) + 3 * (0.01, 0.003, 0.001)
 _MAX_STEPS, _MAX_LOOKED_AT = 40_000, 6e7
 _PER_STAGE = 20
 _CHUNK_STEPS = 1 << 12
+_KINDS = {Pass.FORWARD: 0, Pass.BACKWARD: 1, Pass.BACKWARD_INPUT: 1, Pass.BACKWARD_WEIGHT: 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Several stages on each device: `place` [stages] says on which of those in use, as many on each, and `orders` what
+    each of them goes through."""
+
+    place: tuple[int, ...]
+    orders: Mapping[int, Sequence[Step]]
+
+    @property
+    def num_places(self) -> int:
+        return len(self.orders)
+
+
+def standing(schedule: PipelineSchedule, microbatches: int, place: Sequence[int]) -> Standing:
+    """As the schedule has them run."""
+    return Standing(place=tuple(place), orders=device_orders(schedule, microbatches, [(one,) for one in place]))
 
 
 def with_cuts_moved(
@@ -42,24 +65,27 @@ def with_cuts_moved(
     keeps_count: bool,
     effort: float,
     out_of_time: OutOfTime,
+    stands: Standing | None = None,
 ) -> tuple[Integers, Integers]:
-    """(boundaries, devices) of the shortest step that was met, no longer than that of those given, by the model: stages
-    wait for those beside them, and what one holds follows from its own ends. What does not fit in it stays as it is.
+    """(boundaries, devices in use) of the shortest step that was met, no longer than that of those given, by the model:
+    stages wait for those beside them, and what one holds follows from its own ends. What does not fit in it stays as it
+    is.
 
-    With a stage for each device, the interleaved schedule is 1F1B; the best order is taken to be as good as ZB-H1.
-    `keeps_count`: no stages joined or parted.
+    Without `stands` each device in use has a stage: then the interleaved schedule is 1F1B, and the best order is taken
+    to be as good as ZB-H1. `keeps_count`: no stages joined or parted.
     """
     from planner.partition.ordered import cut_moves_kernel as kernel
     from planner.partition.placement.draws_kernel import EXPONENTIAL, SEED
 
     positions = np.union1d(few_positions(problem, _POSITIONS), boundaries)
-    line = line_of(problem, positions)
+    line = line_of(problem, positions, stands)
     best, here, trial = (layout_of(problem, np.searchsorted(positions, boundaries), devices) for _ in range(3))
-    passes = passes_for(problem.num_devices, positions.size, line.microbatches)
+    num_stages = boundaries.size - 1
+    passes = passes_for(max(problem.num_devices, num_stages), positions.size, line.microbatches)
     values, random = np.full(2, kernel.step_seconds(line, best, passes, np.inf)), np.array([SEED], dtype=np.uint64)
     if not np.isfinite(values[0]):
         return boundaries, devices
-    looked_at = devices.size * (2 * line.microbatches + _PER_STAGE)
+    looked_at = num_stages * (2 * line.microbatches + _PER_STAGE)
     steps = int(min(_MAX_STEPS, _MAX_LOOKED_AT / looked_at) * effort)
     for heat in _HEATS:
         kernel.copy(best, here)
@@ -71,19 +97,19 @@ def with_cuts_moved(
             ends = np.array([1 - done / steps, 1 - (done + more) / steps])
             kernel.anneal(line, here, best, trial, passes, random, values, EXPONENTIAL, heat, ends, more, keeps_count)
     num_stages = int(best.num_stages[0])
-    return positions[best.cuts[: num_stages + 1]], best.devices[:num_stages].copy()
+    return positions[best.cuts[: num_stages + 1]], best.devices[: num_stages // line.per_device].copy()
 
 
 def layout_of(problem: PartitionProblem, cuts: Integers, devices: Integers) -> Layout:
     from planner.partition.ordered.cut_moves_kernel import Layout
 
     unused = np.setdiff1d(np.arange(problem.num_devices), devices)
-    room = np.zeros(problem.num_devices + 1, dtype=np.int64)
+    room = np.zeros(max(problem.num_devices + 1, cuts.size), dtype=np.int64)
     room[: cuts.size] = cuts
     return Layout(
         cuts=room,
         devices=np.concatenate([devices, unused]).astype(np.int64),
-        num_stages=np.array([devices.size], dtype=np.int64),
+        num_stages=np.array([cuts.size - 1], dtype=np.int64),
     )
 
 
@@ -100,12 +126,14 @@ def passes_for(most: int, num_positions: int, microbatches: int) -> Passes:
         lag=np.zeros((2, most)),
         weights=np.zeros(most),
         done=np.zeros((3, most), dtype=np.int64),
+        held=np.zeros(most),
+        at=np.zeros(most, dtype=np.int64),
         ready=np.zeros((2, most, microbatches)),
         free=np.zeros(most),
     )
 
 
-def line_of(problem: PartitionProblem, positions: Integers) -> Line:
+def line_of(problem: PartitionProblem, positions: Integers, stands: Standing | None = None) -> Line:
     from planner.partition.ordered.cut_moves_kernel import Line
 
     training = problem.training
@@ -119,10 +147,6 @@ def line_of(problem: PartitionProblem, positions: Integers) -> Line:
     backward_seconds = problem.backward_seconds(recomputed=problem.recomputes_activations, is_split=True)
     kinds = distinct_rows(np.hstack([problem.compute_seconds, backward_seconds, problem.weight_seconds]))
     forward, backward, weights = np.split(kinds.rows, 3, axis=1)
-    most = min(problem.num_devices, size - 1)
-    kept = np.zeros((most + 1, most), dtype=np.int64)
-    for stages in range(1, most + 1):
-        kept[stages, :stages] = [kept_microbatches(training, stages, stage) for stage in range(stages)]
     crossing, alike = _crossing(problem, positions), hosts_of(problem).alike
     return Line(
         forward=_before(forward, positions),
@@ -140,13 +164,37 @@ def line_of(problem: PartitionProblem, positions: Integers) -> Line:
         kind=kinds.kind_of_row,
         alike=np.array([alike[device][0] for device in range(problem.num_devices)], dtype=np.int64),
         memory=problem.device_memory_bytes.astype(np.float64),
-        kept=kept,
+        kept=_kept(training, min(problem.num_devices, size - 1), stands),
         microbatches=training.microbatches,
         ahead=training.microbatches if training.schedule is PipelineSchedule.GPIPE else 0,
         ahead_each=2 if training.schedule is PipelineSchedule.ZERO_BUBBLE_H2 else 1,
         splits=training.schedule not in UNSPLIT_SCHEDULES,
         put_off_each=2 if training.schedule is PipelineSchedule.ZERO_BUBBLE_H2 else 1,
+        place=np.arange(problem.num_devices) if stands is None else np.array(stands.place, dtype=np.int64),
+        per_device=1 if stands is None else len(stands.place) // stands.num_places,
+        sequence=np.array(
+            [(_KINDS[step.kind], step.stage, step.microbatch) for order in _orders(stands) for step in order],
+            dtype=np.int64,
+        ).reshape(-1, 3),
+        sequence_first=np.cumsum([0, *map(len, _orders(stands))]).astype(np.int64),
     )
+
+
+def _orders(stands: Standing | None) -> list[Sequence[Step]]:
+    return [] if stands is None else [stands.orders[place] for place in range(stands.num_places)]
+
+
+def _kept(training: Training, most: int, stands: Standing | None) -> Integers:
+    """[stages + 1, stages] microbatches that each keeps, by the number of stages."""
+    if stands is not None:
+        num_stages = len(stands.place)
+        kept = np.zeros((num_stages + 1, num_stages), dtype=np.int64)
+        kept[num_stages] = counted_microbatches(stands.orders, num_stages)
+        return kept
+    kept = np.zeros((most + 1, most), dtype=np.int64)
+    for stages in range(1, most + 1):
+        kept[stages, :stages] = [kept_microbatches(training, stages, stage) for stage in range(stages)]
+    return kept
 
 
 def _comes_back(crossing: _Crossing, num_positions: int) -> bool:

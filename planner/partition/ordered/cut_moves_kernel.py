@@ -39,6 +39,10 @@ class Line(NamedTuple):
     back, a stage runs `ahead` passes forward, and `ahead_each` for each stage behind it. Where `splits`, passes for
     weights, `weights` [kinds, p + 1] seconds of the backward ones, are put off by `put_off_each` microbatches for each
     stage before it, or until all have run forward.
+
+    `place` [stages]: which of the layout's devices a stage is on. Where several are on one, `per_device` of them, it
+    goes through `sequence` [passes, 3] instead: (0 forward, 1 backward or 2 for weights, stage, microbatch), from
+    `sequence_first` of its place to the next one's.
     """
 
     forward: Floats
@@ -68,11 +72,15 @@ class Line(NamedTuple):
     ahead_each: int
     splits: bool
     put_off_each: int
+    place: Integers
+    per_device: int
+    sequence: Integers
+    sequence_first: Integers
 
 
 class Layout(NamedTuple):
-    """`num_stages[0]` stages; stage s from position `cuts[s]` to `cuts[s + 1]` on `devices[s]`. Behind these stand the
-    devices that are not in use."""
+    """`num_stages[0]` stages, s from position `cuts[s]` to `cuts[s + 1]`. `devices`: those in use, of one stage each in
+    its order, or see `Line.place`; behind these stand the others."""
 
     cuts: Integers
     devices: Integers
@@ -83,8 +91,8 @@ class Passes(NamedTuple):
     """Scratch. `stage` of each piece. `latency` and `moving` [4, stages]: seconds of what a stage receives and sends,
     then of gradients; whether it `waits` for any. Of its forward and its backward passes, [2, stages]: `handover`,
     `seconds`, `lag` until what one makes is handed over, and `ready` [2, stages, microbatches] when that was. Of passes
-    for weights, where these are split: seconds. How many of all three are `done` [3, stages]; `free`: when its device
-    is."""
+    for weights, where these are split: seconds. How many of all three are `done` [3, stages]. By place, `held` bytes,
+    `at` which pass a device is, and `free`: when it is."""
 
     stage: Integers
     latency: Floats
@@ -97,6 +105,8 @@ class Passes(NamedTuple):
     ready: Floats
     done: Integers
     free: Floats
+    held: Floats
+    at: Integers
 
 
 @compiled
@@ -106,7 +116,8 @@ def step_seconds(line: Line, layout: Layout, passes: Passes, limit: float) -> fl
     if not _weigh(line, layout, passes):
         return np.inf
     count = layout.num_stages[0]
-    if _least_step(line, passes, count) > limit:
+    in_sequence = line.per_device > 1
+    if (_least_in_sequence(line, passes, count) if in_sequence else _least_step(line, passes, count)) > limit:
         return np.inf
     _exchange(line, layout, passes)
     for kind in range(2):
@@ -115,9 +126,21 @@ def step_seconds(line: Line, layout: Layout, passes: Passes, limit: float) -> fl
             out = passes.latency[2 * kind + 1, stage] + passes.moving[2 * kind + 1, stage]
             passes.lag[kind, stage] = into + passes.seconds[kind, stage] + passes.handover[kind, stage]
             passes.seconds[kind, stage] += into + out
-    if _least_step(line, passes, count) > limit:
-        return np.inf
-    return _last_end(line, passes, count)
+    if in_sequence:
+        return np.inf if _least_in_sequence(line, passes, count) > limit else _last_end_in_sequence(line, passes, count)
+    return np.inf if _least_step(line, passes, count) > limit else _last_end(line, passes, count)
+
+
+@compiled
+def _least_in_sequence(line: Line, passes: Passes, count: int) -> float:
+    """Of devices with several stages: what the busiest computes."""
+    places, most = count // line.per_device, 0.0
+    passes.free[:places] = 0.0
+    for stage in range(count):
+        place = line.place[stage]
+        passes.free[place] += passes.seconds[0, stage] + passes.seconds[1, stage] + passes.weights[stage]
+        most = max(most, passes.free[place])
+    return most * line.microbatches * _MARGIN
 
 
 @compiled
@@ -154,12 +177,15 @@ def _least_step(line: Line, passes: Passes, count: int) -> float:
 def _weigh(line: Line, layout: Layout, passes: Passes) -> bool:
     """Fills in what stages compute in their passes; whether their devices can hold and run them."""
     count = layout.num_stages[0]
+    passes.held[:count] = 0.0
     for stage in range(count):
-        start, end, device = layout.cuts[stage], layout.cuts[stage + 1], layout.devices[stage]
+        start, end, place = layout.cuts[stage], layout.cuts[stage + 1], line.place[stage]
+        device = layout.devices[place]
         kind = line.kind[device]
         if line.refused[kind, end] > line.refused[kind, start]:
             return False
-        if line.resting[start, end] + line.kept[count, stage] * line.saved[start, end] > line.memory[device]:
+        passes.held[place] += line.resting[start, end] + line.kept[count, stage] * line.saved[start, end]
+        if passes.held[place] > line.memory[device]:
             return False
         passes.seconds[0, stage] = line.forward[kind, end] - line.forward[kind, start]
         passes.seconds[1, stage] = line.backward[kind, end] - line.backward[kind, start]
@@ -202,7 +228,7 @@ def _exchange(line: Line, layout: Layout, passes: Passes) -> None:
                     while passes.stage[line.reader[at]] == target:
                         at += 1
                     target = passes.stage[line.reader[at]]
-                sender, receiver = layout.devices[source], layout.devices[target]
+                sender, receiver = layout.devices[line.place[source]], layout.devices[line.place[target]]
                 seconds = line.size[value] * line.per_byte[sender, receiver]
                 moving[0, target] += seconds
                 moving[1, source] += max(0.0, seconds - dearest)
@@ -259,6 +285,38 @@ def _last_end(line: Line, passes: Passes, count: int) -> float:
 
 
 @compiled
+def _last_end_in_sequence(line: Line, passes: Passes, count: int) -> float:
+    """Likewise, where each device has an order of several stages' passes."""
+    places, done, ready, free, at = count // line.per_device, passes.done, passes.ready, passes.free, passes.at
+    done[:, :count] = 0
+    free[:places] = 0.0
+    at[:places] = line.sequence_first[:places]
+    left, goes_on = line.sequence.shape[0], True
+    while goes_on:
+        goes_on = False
+        for place in range(places):
+            first = at[place]
+            while at[place] < line.sequence_first[place + 1]:
+                kind, stage = line.sequence[at[place], 0], line.sequence[at[place], 1]
+                if kind == 2:
+                    free[place] += passes.weights[stage]
+                else:
+                    microbatch, begins = line.sequence[at[place], 2], free[place]
+                    other = stage - 1 if kind == 0 else stage + 1
+                    if other >= 0 and other < count and (kind == 0 or passes.waits[stage]):
+                        if done[kind, other] <= microbatch:
+                            break
+                        begins = max(begins, ready[kind, other, microbatch])
+                    ready[kind, stage, microbatch] = begins + passes.lag[kind, stage]
+                    free[place] = begins + passes.seconds[kind, stage]
+                    done[kind, stage] += 1
+                at[place] += 1
+            goes_on |= at[place] > first
+            left -= at[place] - first
+    return free[:places].max() if left == 0 else np.inf
+
+
+@compiled
 def _move_cuts(layout: Layout, random: Random, several: bool) -> bool:
     """One, or some one after the other, by as many positions."""
     cuts, count = layout.cuts, layout.num_stages[0]
@@ -275,8 +333,9 @@ def _move_cuts(layout: Layout, random: Random, several: bool) -> bool:
 
 
 @compiled
-def _exchange_devices(layout: Layout, random: Random, alike: Integers, with_idle: bool) -> bool:
-    devices, count = layout.devices, layout.num_stages[0]
+def _exchange_devices(layout: Layout, random: Random, alike: Integers, count: int, with_idle: bool) -> bool:
+    """Two of the `count` in use, or one of them and one that is not."""
+    devices = layout.devices
     first = count if with_idle else 0
     end = devices.size if with_idle else count
     if first == end:
@@ -287,9 +346,9 @@ def _exchange_devices(layout: Layout, random: Random, alike: Integers, with_idle
 
 
 @compiled
-def _turn(layout: Layout, random: Random) -> bool:
-    """The devices of some stages one after the other, in reverse: those of a host stay together."""
-    devices, count = layout.devices, layout.num_stages[0]
+def _turn(layout: Layout, random: Random, count: int) -> bool:
+    """Some of the `count` devices one after the other, in reverse: those of a host stay together."""
+    devices = layout.devices
     one, other = draw(random, count), draw(random, count)
     if one == other:
         return False
@@ -341,16 +400,16 @@ def _part(layout: Layout, random: Random) -> bool:
 
 
 @compiled
-def _move(layout: Layout, random: Random, alike: Integers, keeps_count: bool) -> bool:
+def _move(layout: Layout, random: Random, alike: Integers, per_device: int, keeps_count: bool) -> bool:
     """Changes the layout at random; whether it still is one, and another than it was."""
-    kind = _MOVES[draw(random, len(_MOVES))]
+    kind, in_use = _MOVES[draw(random, len(_MOVES))], layout.num_stages[0] // per_device
     if kind in (_ONE_CUT, _SEVERAL_CUTS):
         return _move_cuts(layout, random, kind == _SEVERAL_CUTS)
     if kind in (_TWO_DEVICES, _IDLE_DEVICE):
-        return _exchange_devices(layout, random, alike, kind == _IDLE_DEVICE)
+        return _exchange_devices(layout, random, alike, in_use, kind == _IDLE_DEVICE)
     if kind == _TURN:
-        return _turn(layout, random)
-    if keeps_count:
+        return _turn(layout, random, in_use)
+    if keeps_count or per_device > 1:
         return False
     return _join(layout, random) if kind == _JOIN else _part(layout, random)
 
@@ -376,7 +435,7 @@ def anneal(
         left = ends[0] + (ends[1] - ends[0]) * (step / num_steps)
         limit = values[0] + heat * left * left * exponential[draw(random, exponential.size)] * values[1]
         copy(here, trial)
-        if not _move(trial, random, line.alike, keeps_count):
+        if not _move(trial, random, line.alike, line.per_device, keeps_count):
             continue
         value = step_seconds(line, trial, passes, limit)
         if value > limit:

@@ -2,7 +2,8 @@
 
 The loop            portfolio (what a search is, who runs them, and the best assignment and bound so far)
 By orders           orders: segments of the program's order and of others, for the objective
-Training steps      fewer_devices: of few microbatches; moved_cuts: cuts and devices moved on the step's own seconds
+Training steps      fewer_devices: of few microbatches; moved_cuts: cuts and devices moved on the step's own seconds;
+                    several_stages: on each device, round and round or there and back
 Over every order    ideal_stages, exact_ideals: chains of order ideals, exact or a bound
 A lone batch        exact_latency: branch and bound over all stages and devices; fork_stages: stages side by side
 By relaxation       relaxation: the additive model, and the way back from it to stages

@@ -45,7 +45,8 @@ def test_a_plan_says_whether_to_pipeline(schedule: PipelineSchedule, latency: fl
     plan = make_plan(graph, "id", inventory, two)
     assert [line for line in explain_plan(graph, plan) if said in line]
     best_plan = make_plan(graph, "id", inventory, replace(two, mode=OptimalMode()))
-    assert len(best_plan.stages) == (1 if latency else 2)
+    # For the best order there may be several stages on each device.
+    assert len(best_plan.stages) in ((1,) if latency else (2, 3, 4) if schedule is PipelineSchedule.BEST else (2,))
     lines = [line for line in explain_plan(graph, best_plan) if "do not pipeline" in line]
     assert lines == (["do not pipeline: no stages on the 2 devices were found that take less"] if latency else [])
     inference = make_plan(graph, "id", inventory, PlanOptions(mode=BalancedMode(num_stages=2)))

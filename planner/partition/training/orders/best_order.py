@@ -41,6 +41,7 @@ _SPLITS = 64
 # Ways to share memory that are tried in the search: about a fifth of a second.
 _SHARES = 30
 _PATIENCE = (0.0, 0.5, 1.0)
+_ZERO_BUBBLES = PipelineSchedule.ZERO_BUBBLE, PipelineSchedule.ZERO_BUBBLE_H2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,7 @@ class BestOrder:
 
 def best_order(step: TrainingStep, room: Room) -> BestOrder:
     """Never worse than a named schedule that the room allows. Deterministic; under a second for up to 1 000 passes."""
-    schedules = (*NAMED_SCHEDULES, *(V_SCHEDULES if stands_in_v(step.copies) else ()))
-    named = list(_named(step, room, schedules))
+    named = list(_named(step, room, NAMED_SCHEDULES))
     most = most_alone(step, room)
     bound = lower_bound(step_graph(step, split=True, most_kept=most))
     candidates = [_search(step, room, bound), *named]
@@ -76,13 +76,13 @@ def quick_order(step: TrainingStep, room: Room) -> Orders:
     graph = step_graph(step, split=True, most_kept=kept)
     _, tail = arc_bounds(graph)
     by_priority = graph.orders(dispatch(graph.jobs, tail, 0.0)[0])
-    named = _named(step, room, (PipelineSchedule.ZERO_BUBBLE, PipelineSchedule.ZERO_BUBBLE_H2))
+    named = _named(step, room, _ZERO_BUBBLES)
     return min((by_priority, *named), key=lambda orders: step_seconds(step, orders))
 
 
 def _named(step: TrainingStep, room: Room, schedules: Sequence[PipelineSchedule]) -> Iterator[Orders]:
-    """Those that there is room for, backward passes split in two."""
-    for schedule in schedules:
+    """Those that there is room for, backward passes split in two; of stages in a V those that are for them, too."""
+    for schedule in (*schedules, *(V_SCHEDULES if stands_in_v(step.copies) else ())):
         orders = device_orders(schedule, step.microbatches, step.copies)
         split = {device: tuple(_split(order)) for device, order in orders.items()}
         if room.fits(step, counted_microbatches(split, len(step.stages))):

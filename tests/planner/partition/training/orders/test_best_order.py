@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from planner.partition.objective import NAMED_SCHEDULES, PipelineSchedule
+from planner.partition.objective import NAMED_SCHEDULES, V_SCHEDULES, PipelineSchedule
 from planner.partition.training.memory import counted_microbatches
 from planner.partition.training.named_orders import device_orders
 from planner.partition.training.orders.best_order import BestOrder, best_order, quick_order
@@ -95,6 +95,31 @@ def test_never_worse_than_a_named_schedule_in_the_same_memory(seed: int) -> None
             assert best.seconds <= step_seconds(step, orders) * (1 + LITTLE)
             if schedule in (PipelineSchedule.ZERO_BUBBLE, PipelineSchedule.ZERO_BUBBLE_H2):
                 assert step_seconds(step, quick_order(step, room)) <= step_seconds(step, orders) * (1 + LITTLE)
+
+
+@pytest.mark.parametrize("schedule", V_SCHEDULES)
+def test_of_stages_in_a_v_no_worse_than_the_schedules_for_them(schedule: PipelineSchedule) -> None:
+    """In the memory that these need. By priorities alone eight devices take up to 1.07 times as long."""
+    one = StageSeconds(
+        forward=1.0, backward=2.0, received=0.05, sent=0.05, gradients_received=0.05, gradients_sent=0.05
+    )
+    for num_devices, microbatches in product((2, 8), (4, 8)):
+        where = (*range(num_devices), *reversed(range(num_devices)))
+        edges = tuple((stage, stage + 1) for stage in range(2 * num_devices - 1))
+        step = TrainingStep(
+            copies=tuple((device,) for device in where),
+            stages=(one,) * len(where),
+            edges=edges,
+            gradient_edges=edges,
+            microbatches=microbatches,
+        )
+        orders = device_orders(schedule, microbatches, step.copies)
+        kept = counted_microbatches(orders, len(where))
+        room = Room(
+            saved_bytes=(1,) * len(where),
+            device_bytes={device: kept[device] + kept[-1 - device] for device in range(num_devices)},
+        )
+        assert step_seconds(step, quick_order(step, room)) <= step_seconds(step, orders) * (1 + LITTLE)
 
 
 def test_what_skips_stages_may_be_sent_far_ahead() -> None:
