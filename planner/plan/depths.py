@@ -66,31 +66,29 @@ def held_up(plan: Plan) -> HeldUp | None:
         return None
     skipped, depths = _skipped(plan), edge_depths(plan)
     ways = _longest_ways(plan, [stage.load_seconds for stage in plan.stages])
-    slowest: HeldUp | None = None
-    for edge, count, depth in zip(plan.edges, skipped, depths, strict=True):
+    slowest, seconds = -1, plan.bottleneck_seconds
+    for index, edge in enumerate(plan.edges):
         ends = [plan.stages[stage].load_seconds for stage in (edge.source_stage, edge.target_stage)]
-        seconds = (ways[edge.source_stage, edge.target_stage] + sum(ends)) / (depth + 2)
-        is_short = depth < plan.options.in_flight + count and _message_bytes(plan, edge) > SMALL_BYTES
-        if is_short and seconds > max(plan.bottleneck_seconds, slowest.seconds if slowest else 0.0):
-            device_id, needed, spare = _fullest(plan, skipped)
-            slowest = HeldUp(
-                edge=edge,
-                num_messages=depth,
-                num_needed=plan.options.in_flight + count,
-                seconds=seconds,
-                device_id=device_id,
-                needed_bytes=needed,
-                spare_bytes=spare,
-            )
-    return slowest
+        at_best = (ways[edge.source_stage, edge.target_stage] + sum(ends)) / (depths[index] + 2)
+        is_short = depths[index] < plan.options.in_flight + skipped[index] and _message_bytes(plan, edge) > SMALL_BYTES
+        if is_short and at_best > seconds:
+            slowest, seconds = index, at_best
+    if slowest < 0:
+        return None
+    device_id, needed, spare = max(_rooms(plan, skipped), key=lambda room: room[1] - room[2])
+    return HeldUp(
+        edge=plan.edges[slowest],
+        num_messages=depths[slowest],
+        num_needed=plan.options.in_flight + skipped[slowest],
+        seconds=seconds,
+        device_id=device_id,
+        needed_bytes=needed,
+        spare_bytes=spare,
+    )
 
 
 def _fits(plan: Plan, more: list[int]) -> bool:
     return all(needed <= spare for _, needed, spare in _rooms(plan, more))
-
-
-def _fullest(plan: Plan, more: list[int]) -> tuple[str, int, int]:
-    return max(_rooms(plan, more), key=lambda room: room[1] - room[2])
 
 
 def _rooms(plan: Plan, more: list[int]) -> list[tuple[str, int, int]]:

@@ -62,13 +62,13 @@ def _what_is_done(thread: MeasuredThread) -> str:
     """A GPU has a track for what comes to it, one for its passes, and one for what leaves it."""
     activities = {span.activity for span in thread.spans}
     are_passes = [activity.is_compute for activity in activities]
-    if not any(are_passes):
-        part = "inputs" if any(activity.is_receive for activity in activities) else "outputs"
+    if any(are_passes) and not all(are_passes):
+        return "training steps" if thread.is_training else "microbatches"
+    if any(are_passes):
+        part = "passes"
     else:
-        part = "passes" if all(are_passes) else ""
-    if not thread.is_training:
-        return part or "microbatches"
-    return f"{part} of training steps" if part else "training steps"
+        part = "inputs" if any(activity.is_receive for activity in activities) else "outputs"
+    return f"{part} of training steps" if thread.is_training else part
 
 
 def _entries(thread: MeasuredThread, process: int, track: int, summary: Summary) -> Iterator[dict[str, Any]]:
