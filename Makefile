@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PROTOS := $(sort $(wildcard protos/v1/*.proto))
 SERVICES := protos/v1/access.proto protos/v1/planner.proto protos/v1/stage_daemon.proto
 
-.PHONY: demo train-demo train-matrix test test-fast test-shuffled test-floor test-without-torch coverage fuzz soak mutants bench survey
+.PHONY: demo train-demo train-matrix test test-fast test-nightly test-shuffled test-floor test-without-torch coverage fuzz soak mutants bench survey
 .PHONY: check lint types imports protos protos-check deploy-check lock upgrade clean
 
 demo: $(VENV)/installed.stamp
@@ -39,7 +39,12 @@ test: $(VENV)/installed.stamp
 
 # What needs neither a process nor a database and is quick: for while you write.
 test-fast: $(VENV)/installed.stamp
-	$(PYTEST) -n $(FAST_JOBS) -m "not services and not slow"
+	$(PYTEST) -n $(FAST_JOBS) -m "not services and not slow and not nightly"
+
+# What `make test` has examples of in its whole breadth: every family, every kind of cluster, and four times as many
+# random examples, the same in every run.
+test-nightly: $(VENV)/installed.stamp
+	PLANNER_FUZZ_FACTOR=4 $(PYTEST) -m ""
 
 # In another order; SEED=n repeats one.
 SEED ?= $(shell date +%s)

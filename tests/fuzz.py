@@ -88,7 +88,7 @@ def run_file(file: str, seed: int, deadline_seconds: float) -> Run:
 def command_of(test: str, seed: int) -> str:
     """What to type to see `test` fail again."""
     python = os.path.relpath(sys.executable, ROOT) if ROOT in Path(sys.executable).parents else sys.executable
-    return f"PLANNER_FUZZ_SEED={seed} PLANNER_FUZZ_FACTOR={FACTOR} {python} -m pytest -p no:randomly '{test}'"
+    return f"PLANNER_FUZZ_SEED={seed} PLANNER_FUZZ_FACTOR={FACTOR} {python} -m pytest -p no:randomly -m fuzz '{test}'"
 
 
 class Rounds:

@@ -1,8 +1,8 @@
-"""Which random examples a test runs: a fixed set in `make test`, others in `make fuzz`.
+"""Which random examples a test runs: a fixed set in `make test`, more in `make test-nightly`, others in `make fuzz`.
 
 Without PLANNER_FUZZ_SEED each test draws the same examples in every run, so a red run is red again. With it, the number
-seeds what is drawn, and PLANNER_FUZZ_FACTOR times as many examples are. A counterexample that fuzzing finds is kept as
-an `@example` or as a plain test.
+seeds what is drawn. PLANNER_FUZZ_FACTOR times as many are drawn, with a seed and without. A counterexample that fuzzing
+finds is kept as an `@example` or as a plain test.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def random_examples(count: int) -> Callable[[Callable[..., Any]], Callable[..., 
     No deadline and no health check of speed: a loaded machine is slow without anything being wrong.
     """
     settings = hypothesis.settings(
-        max_examples=count * (1 if FUZZ_SEED is None else FUZZ_FACTOR),
+        max_examples=count * FUZZ_FACTOR,
         derandomize=FUZZ_SEED is None,
         database=None,
         deadline=None,
@@ -44,6 +44,6 @@ def random_examples(count: int) -> Callable[[Callable[..., Any]], Callable[..., 
 def random_seeds(count: int) -> range:
     """For a test that seeds a generator of its own: `count` numbers, others in each fuzzing run. Mark it `fuzz`."""
     if FUZZ_SEED is None:
-        return range(count)
+        return range(count * FUZZ_FACTOR)
     first = FUZZ_SEED * SEEDS_PER_RUN
     return range(first, first + count * FUZZ_FACTOR)

@@ -39,6 +39,17 @@ def test_a_seed_draws_others_and_more_of_them(monkeypatch: pytest.MonkeyPatch) -
     assert first != drawn()
 
 
+def test_a_factor_alone_adds_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed = drawn(), random_seeds(4)
+    monkeypatch.setattr(module, "FUZZ_FACTOR", 3)
+    more = drawn()
+    assert len(more) == 15
+    assert more == drawn()
+    assert set(fixed[0]) & set(more)
+    assert random_seeds(4) == range(12)
+    assert set(fixed[1]) < set(random_seeds(4))
+
+
 def test_seeds_of_two_fuzzing_runs_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     assert random_seeds(4) == range(4)
     monkeypatch.setattr(module, "FUZZ_FACTOR", 100)
