@@ -13,6 +13,7 @@ Training          training/: steps, their orders and memory; recomputation/ and 
 Bounds            bounds/: what no assignment undercuts, by arithmetic; the exact searches prove their own
 torch.fx's modes  saturate_host: copies on idle devices
 What to say       infeasible (why nothing fits), next_best (why here), describe (words)
+On the way        least_cut: of a network, exactly
 Afterwards        replacement: another assignment in the place of one, of which few weights move
 
 Folders import in one direction: modes, portfolio, bounds, ordered, then placement, training and recomputation.

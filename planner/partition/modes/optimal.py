@@ -1,10 +1,11 @@
 """Mode "optimal": the least of the asked objective that a portfolio of searches comes to, and the best bound of any.
 
 The searches stand in two tables, in the order in which they run: CONTIGUOUS for one stage on each device, FREE for
-stages anywhere. Before them comes what arithmetic proves: work divided at will; what runs in turn; all states spread
-evenly; a pipeline that fills and drains; for latency, paths and what parting them costs. After them stages are joined
-while that costs nothing. With recomputation, all of it runs for the plain problem, then for one in which what stages
-could run again moves for nothing, and what stages run again is chosen for both.
+stages anywhere. Before them comes what arithmetic proves: work divided at will; what whoever runs a bundle has to do at
+least; what runs in turn; all states spread evenly; a pipeline that fills and drains; for latency, paths and what
+parting them costs. After them stages are joined while that costs nothing. With recomputation, all of it runs for the
+plain problem, then for one in which what stages could run again moves for nothing, and what stages run again is chosen
+for both.
 
 Every candidate is judged by `evaluate`. Budgets are counted in steps, so that the answer is the same on any machine
 unless a clock is asked for.
@@ -22,6 +23,7 @@ from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.bounds.large_values import large_values_bound
 from planner.partition.bounds.latency import block_bound, path_bound
+from planner.partition.bounds.least_load import least_load_bound
 from planner.partition.bounds.serial_latency import serial_bound
 from planner.partition.bounds.step_time import fill_bound
 from planner.partition.bounds.transfers import transfer_bound
@@ -127,6 +129,8 @@ def _arithmetic(portfolio: Portfolio, *, recomputes: bool = False) -> None:
         if not portfolio.has_copies:
             largest = largest_bundle_bound(problem, bundles)
             portfolio.prove(largest * turns)
+            if objective is Objective.THROUGHPUT and not recomputes:
+                portfolio.prove(least_load_bound(problem, bundles, portfolio.bound))
             if _has_one_stage_each(portfolio) and not recomputes:
                 busiest = max(work_bound(problem), largest)
                 portfolio.prove(fill_bound(problem, bundles, busiest, portfolio.request.num_stages))

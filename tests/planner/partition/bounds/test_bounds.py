@@ -16,6 +16,7 @@ from planner.errors import Infeasible
 from planner.partition.bounds.fewer_nodes import without_nodes
 from planner.partition.bounds.large_values import large_values_bound, least_exchanged
 from planner.partition.bounds.latency import block_bound, path_bound
+from planner.partition.bounds.least_load import least_load_bound
 from planner.partition.bounds.serial_latency import serial_bound
 from planner.partition.bounds.transfers import transfer_bound
 from planner.partition.bounds.work import largest_bundle_bound, memory_bound, work_bound
@@ -65,6 +66,7 @@ def of_all(problem: PartitionProblem, best: float) -> Iterator[tuple[str, Object
     for limit in LIMITS:
         yield f"transfers up to {limit}", Objective.THROUGHPUT, transfer_bound(problem, best * limit)
     yield "large values", Objective.THROUGHPUT, large_values_bound(problem, 0.0, best * LIMITS[-1])
+    yield "least load", Objective.THROUGHPUT, least_load_bound(problem, bundles, 0.0)
     yield "path", Objective.LATENCY, path_bound(problem, bundles)
     yield "blocks", Objective.LATENCY, block_bound(problem, bundles)
     yield "memory", Objective.MEMORY, memory_bound(problem)

@@ -18,7 +18,7 @@ from planner.partition.evaluate import evaluate, objective_value
 from planner.partition.modes.optimal import optimal
 from planner.partition.objective import Objective, PipelineSchedule, Training
 from planner.partition.problem import PartitionProblem
-from planner.partition.recomputation.cones import Cones, Network
+from planner.partition.recomputation.cones import Cones
 from planner.partition.recomputation.search import recompute
 from planner.partition.request import Request
 from planner.partition.score import score
@@ -122,17 +122,6 @@ def test_the_cheapest_cone_is_found(problem: PartitionProblem, per_byte: float) 
         needed, (), lambda value: float(problem.value_bytes[value]) * per_byte, problem.compute_seconds[0]
     )
     assert seconds(again) == pytest.approx(min(map(seconds, every)), abs=1e-6)
-
-
-def test_least_cuts() -> None:
-    network = Network()
-    for tail, head, room in ((0, 1, 3), (0, 2, 2), (1, 2, 5), (1, 3, 2), (2, 3, 3)):
-        network.add(tail, head, room)
-    assert network.source_side(0, 3) == {0}
-    network = Network()
-    for tail, head, room in ((0, 1, 9), (0, 2, 9), (1, 2, 5), (1, 3, 2), (2, 3, 3)):
-        network.add(tail, head, room)
-    assert network.source_side(0, 3) == {0, 1, 2}
 
 
 @pytest.mark.slow
