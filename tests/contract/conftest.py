@@ -4,6 +4,10 @@
 makes there a `name` of its own. A test that restarts or configures its server, or needs one that knows nothing, asks
 for `start_server`: each call starts one more on a database and a folder of the test's own, after the one before has
 stopped. All run on one event loop, that of the session.
+
+What reads and writes rows is tested on both kinds of database in tests/planner/store. Here each call runs on SQLite,
+and those whose answer a database decides, by its order, its moments or who comes first, on PostgreSQL too: `on_both`.
+The others do so in `make test-nightly`.
 """
 
 from __future__ import annotations
@@ -23,8 +27,10 @@ from planner.api.server import PlannerServer
 from planner.settings import Settings
 from protos.v1 import planner_pb2_grpc
 from tests.contract.databases import KINDS, empty_database
+from tests.nightly import nightly
 
 LEASE_SECONDS = 600.0
+on_both = pytest.mark.parametrize("database_kind", KINDS, indirect=True)
 StartServer = Callable[..., Awaitable[PlannerServer]]
 
 
@@ -47,7 +53,7 @@ def name() -> str:
     return f"test-{uuid.uuid4().hex[:12]}"
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS[:1], *nightly(KINDS[1:])])
 def database_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -30,7 +30,7 @@ from planner.store.operations import get_operation
 from protos.v1 import access_pb2, access_pb2_grpc, planner_pb2, planner_pb2_grpc
 from tests.access.certificates import Certificates
 from tests.contract.calls import WAIT_SECONDS, balanced, create_graph, inventory_message, refused, upload, wait_plan
-from tests.contract.conftest import StartServer
+from tests.contract.conftest import StartServer, on_both
 from tests.contract.graphs import chain_bytes
 
 pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
@@ -98,6 +98,7 @@ async def test_a_token_that_nobody_gave_is_refused(guarded: Guarded) -> None:
         await stub.ListDevices(devices(), timeout=WAIT_SECONDS)
 
 
+@on_both
 async def test_a_token_ends_with_its_time(guarded: Guarded) -> None:
     token, token_id = await guarded.token("alice", "submit", valid=timedelta(seconds=0.05))
     await asyncio.sleep(0.06)
@@ -264,6 +265,7 @@ async def test_what_was_done_and_what_was_refused_is_written_down(guarded: Guard
     assert about.principal == "alice"
 
 
+@on_both
 @pytest.mark.parametrize("change", ["UPDATE audit SET principal = 'nobody'", "DELETE FROM audit"])
 async def test_the_audit_trail_cannot_be_changed(guarded: Guarded, change: str) -> None:
     row = "('audit-1', '2026-01-01 00:00:00+00', 'alice', 'Deploy', 'dep-1', 'ipv4:1', 'OK')"

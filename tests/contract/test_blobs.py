@@ -13,7 +13,7 @@ from planner.settings import Settings
 from protos.v1 import planner_pb2, planner_pb2_grpc
 from protos.v1.planner_pb2_grpc import PlannerServiceStub
 from tests.contract.calls import WAIT_SECONDS, refused, upload, upload_stream
-from tests.contract.conftest import StartServer, open_channel
+from tests.contract.conftest import StartServer, on_both, open_channel
 from tests.contract.graphs import sha256
 
 pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
@@ -123,6 +123,7 @@ async def test_upload_goes_on_after_a_restart(start_server: StartServer, content
         assert await read(planner, sha256(content)) == content
 
 
+@on_both
 async def test_concurrent_uploads_of_one_blob(planner: PlannerServiceStub, content: bytes) -> None:
     uploads = [planner.UploadBlob(upload_stream(content, chunk_bytes=100_000), timeout=WAIT_SECONDS) for _ in range(4)]
     answers = await asyncio.gather(*uploads)

@@ -11,6 +11,7 @@ from planner.wire.graph.enumerations import DTYPES
 from protos.v1 import planner_pb2
 from protos.v1.planner_pb2_grpc import PlannerServiceStub
 from tests.contract.calls import WAIT_SECONDS, create_graph, every_page, refused, upload
+from tests.contract.conftest import on_both
 from tests.contract.graphs import chain_bytes, chain_weights, sha256
 
 pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
@@ -38,6 +39,7 @@ def request_of(graph_id: str, file: bytes, run: str, num_steps: int = 3) -> plan
     return request
 
 
+@on_both
 async def test_what_is_written_down_reads_back(planner: PlannerServiceStub, name: str) -> None:
     graph = await create_graph(planner, chain_bytes(name=name))
     file = chain_weights(name=name)
@@ -57,6 +59,7 @@ async def test_what_is_written_down_reads_back(planner: PlannerServiceStub, name
     assert checkpoint.record == request.checkpoint.record
 
 
+@on_both
 async def test_lists_are_by_run_and_by_graph(planner: PlannerServiceStub, name: str) -> None:
     graph = await create_graph(planner, chain_bytes(name=name))
     file = chain_weights(name=name)

@@ -19,7 +19,7 @@ from planner.store.database import Database
 from planner.store.tables import DaemonRow
 from protos.v1 import planner_pb2, planner_pb2_grpc, stage_daemon_pb2
 from tests.contract.calls import balanced, create_graph, refused, upload, wait_plan, weights_message
-from tests.contract.conftest import LEASE_SECONDS, SharedServer, StartServer, open_channel
+from tests.contract.conftest import LEASE_SECONDS, SharedServer, StartServer, on_both, open_channel
 from tests.contract.graphs import chain_bytes, chain_weights
 from tests.contract.scripted_daemon import GIBIBYTE, ScriptedDaemon, standing
 from tests.waiting import WAIT_SECONDS, eventually
@@ -125,6 +125,7 @@ async def plan_for(channel: grpc.aio.Channel, daemons: tuple[ScriptedDaemon, Scr
     return World(planner=planner, registry=registry, first=daemons[0], second=daemons[1], plan_id=plan_id)
 
 
+@on_both
 async def test_two_phases_then_ready(world: World) -> None:
     world.second.num_steps = 100
     deployment_id = await world.deploy()
@@ -230,6 +231,7 @@ async def expire(settings: Settings, daemon: ScriptedDaemon) -> None:
     await database.close()
 
 
+@on_both
 async def test_memory_is_promised_once(world: World) -> None:
     plan = await world.planner.GetPlan(planner_pb2.GetPlanRequest(plan_id=world.plan_id), timeout=WAIT_SECONDS)
     needed = plan.stages[1].memory.peak_bytes
@@ -254,6 +256,7 @@ async def test_two_deployments_share_devices_that_hold_both(world: World) -> Non
     assert all(set(device.deployment_ids) == {first, second} for device in devices)
 
 
+@on_both
 async def test_deploy_is_idempotent(world: World) -> None:
     request_id = f"once on {world.first.device_id}"
     once, twice = await asyncio.gather(world.deploy(request_id), world.deploy(request_id))
@@ -429,6 +432,7 @@ async def test_a_daemon_says_which_start_of_it_this_is(channel: grpc.aio.Channel
     assert (await daemon.beat(registry)).lease_seconds == LEASE_SECONDS
 
 
+@on_both
 async def test_a_planner_that_starts_again(
     start_server: StartServer, daemons: tuple[ScriptedDaemon, ScriptedDaemon], name: str
 ) -> None:
@@ -466,6 +470,7 @@ async def test_watching_from_a_sequence_on_and_after_the_end(world: World) -> No
     assert await watch(whole[-1]) == []
 
 
+@on_both
 async def test_list_filters_and_pages(world: World) -> None:
     ids = [await world.deploy_until(READY) for _ in range(3)]
     await world.stop(ids[0])
@@ -489,6 +494,7 @@ async def test_list_filters_and_pages(world: World) -> None:
             await listed(page_token=token, **other)
 
 
+@on_both
 async def test_rows_that_a_person_can_query(world: World, shared: SharedServer) -> None:
     world.second.fail_on = "load"
     deployment_id = await world.deploy_until(FAILED)

@@ -10,6 +10,7 @@ from planner.wire.inventory import inventory_from_proto
 from protos.v1 import inventory_pb2, planner_pb2
 from protos.v1.planner_pb2_grpc import PlannerServiceStub
 from tests.contract.calls import WAIT_SECONDS, every_page, inventory_message, refused
+from tests.contract.conftest import on_both
 
 pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
 
@@ -60,6 +61,7 @@ async def test_unsound_inventory(planner: PlannerServiceStub, devices: list[dict
         await create(planner, inventory)
 
 
+@on_both
 async def test_text_that_a_database_cannot_hold(planner: PlannerServiceStub) -> None:
     inventory = inventory_message(1)
     inventory.devices[0].kind = "a\0b"
@@ -67,6 +69,7 @@ async def test_text_that_a_database_cannot_hold(planner: PlannerServiceStub) -> 
         await create(planner, inventory)
 
 
+@on_both
 async def test_request_id(planner: PlannerServiceStub, name: str) -> None:
     records = await asyncio.gather(*(create(planner, inventory_message(), request_id=name) for _ in range(5)))
     assert {record.id for record in records} == {records[0].id}
@@ -76,6 +79,7 @@ async def test_request_id(planner: PlannerServiceStub, name: str) -> None:
     assert (await create(planner, inventory_message())).id != records[0].id
 
 
+@on_both
 async def test_pages(planner: PlannerServiceStub) -> None:
     ids = [(await create(planner, inventory_message())).id for _ in range(3)]
     pages = await every_page(planner.ListInventories, planner_pb2.ListInventoriesRequest(), 2)

@@ -30,7 +30,7 @@ from tests.contract.calls import (
     upload,
     wait_plan,
 )
-from tests.contract.conftest import SharedServer, StartServer, open_channel
+from tests.contract.conftest import SharedServer, StartServer, on_both, open_channel
 from tests.contract.graphs import chain_bytes, many_nodes
 
 pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
@@ -172,6 +172,7 @@ async def test_unknown_ids(planner: PlannerServiceStub) -> None:
             await call(request, timeout=WAIT_SECONDS)
 
 
+@on_both
 async def test_request_id(planner: PlannerServiceStub, name: str) -> None:
     graph = await create_graph(planner, chain_bytes(name=name))
     operations = await asyncio.gather(*(ask(planner, graph_id=graph.id, request_id=name) for _ in range(5)))
@@ -250,7 +251,7 @@ async def test_what_a_stopped_server_did_not_finish_the_next_one_does(start_serv
     first = await start_server()
     async with open_channel(first.address) as channel:
         planner = planner_pb2_grpc.PlannerServiceStub(channel)
-        operation = await ask(planner, graph_id=await _slow_graph(planner))
+        operation = await ask(planner, graph_id=await _slow_graph(planner, num_nodes=10_000))
     await first.stop(0)
     second = await start_server()
     async with open_channel(second.address) as channel:
@@ -258,6 +259,7 @@ async def test_what_a_stopped_server_did_not_finish_the_next_one_does(start_serv
     assert ended.state == planner_pb2.OPERATION_STATE_SUCCEEDED
 
 
+@on_both
 async def test_what_a_server_that_died_left_the_next_one_does(
     start_server: StartServer, own_settings: Settings
 ) -> None:
@@ -288,6 +290,7 @@ async def test_what_a_server_that_died_left_the_next_one_does(
         assert await get(planner, done.id) == plan
 
 
+@on_both
 async def test_list_and_filters(planner: PlannerServiceStub, name: str) -> None:
     four = chain_bytes(name=name)
     two = (await create_plan(planner, four)).id
@@ -314,6 +317,7 @@ async def test_list_and_filters(planner: PlannerServiceStub, name: str) -> None:
     assert page.plans[0].num_stages == len((await get(planner, other)).stages)
 
 
+@on_both
 async def test_delete(planner: PlannerServiceStub, shared: SharedServer, name: str) -> None:
     plan_id = (await create_plan(planner, chain_bytes(name=name))).id
     graph_id = (await get(planner, plan_id)).graph_id
@@ -334,9 +338,9 @@ async def test_delete(planner: PlannerServiceStub, shared: SharedServer, name: s
         await planner.DeletePlan(planner_pb2.DeletePlanRequest(plan_id=plan_id), timeout=WAIT_SECONDS)
 
 
-async def _slow_graph(planner: PlannerServiceStub) -> str:
-    """Id of a graph whose planning takes a second or more."""
-    digest = await upload(planner, many_nodes(40_000))
+async def _slow_graph(planner: PlannerServiceStub, num_nodes: int = 40_000) -> str:
+    """Id of a graph whose planning takes a second or more, where it has a quarter of the nodes half of one."""
+    digest = await upload(planner, many_nodes(num_nodes))
     request = planner_pb2.CreateGraphRequest(sha256=digest)
     return (await planner.CreateGraph(request, timeout=WAIT_SECONDS)).id
 

@@ -7,12 +7,14 @@ import pytest
 from protos.v1 import planner_pb2
 from protos.v1.planner_pb2_grpc import PlannerServiceStub
 from tests.contract.calls import WAIT_SECONDS, balanced, create_graph, inventory_message, refused, wait_plan
+from tests.contract.conftest import on_both
 from tests.contract.graphs import chain_bytes
 
 pytestmark = [pytest.mark.services, pytest.mark.asyncio(loop_scope="session")]
 ENOUGH = 11
 
 
+@on_both
 async def test_a_prefix_serves_wherever_an_id_does(planner: PlannerServiceStub, name: str) -> None:
     graph = await create_graph(planner, chain_bytes(name=name))
     create_request = planner_pb2.CreateInventoryRequest(inventory=inventory_message())

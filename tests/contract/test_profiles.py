@@ -15,7 +15,7 @@ from planner.wire.inventory import inventory_from_proto
 from protos.v1 import plan_pb2, planner_pb2, planner_pb2_grpc
 from protos.v1.planner_pb2_grpc import PlannerServiceStub
 from tests.contract.calls import WAIT_SECONDS, balanced, create_graph, inventory_message, refused, wait_plan
-from tests.contract.conftest import StartServer, open_channel
+from tests.contract.conftest import StartServer, on_both, open_channel
 from tests.contract.graphs import chain_bytes
 from tests.contract.scripted_daemon import ScriptedDaemon
 from tests.waiting import eventually
@@ -63,6 +63,7 @@ async def test_node_without_a_time_keeps_its_prediction(planner: PlannerServiceS
     assert math.isclose(sum(stage.compute_seconds for stage in plan.stages), 1.0 + predicted[1:].sum())
 
 
+@on_both
 async def test_profile_reads_back_as_it_was_given(planner: PlannerServiceStub, name: str) -> None:
     graph = await create_graph(planner, chain_bytes(name=name))
     times = {node: 1e-6 * (node + 1) for node in range(graph.num_nodes)}
@@ -73,6 +74,7 @@ async def test_profile_reads_back_as_it_was_given(planner: PlannerServiceStub, n
     assert profile.record == record
 
 
+@on_both
 async def test_newer_times_take_the_place_of_older(planner: PlannerServiceStub, name: str) -> None:
     graph = await create_graph(planner, chain_bytes(name=name))
     older = await planner.ImportTimes(import_request(graph.id, {0: 1.0}))

@@ -21,7 +21,7 @@ from planner.store.database import Database
 from protos.v1 import planner_pb2, planner_pb2_grpc
 from tests.access.channels import NUM_PINGS, PING_SECONDS, asking_channel
 from tests.contract.calls import WAIT_SECONDS, create_graph, refused
-from tests.contract.conftest import SharedServer, StartServer, open_channel
+from tests.contract.conftest import SharedServer, StartServer, on_both, open_channel
 from tests.contract.graphs import chain_bytes
 from tests.planner.store.test_database import schema_differences
 
@@ -52,6 +52,7 @@ async def test_reflection(channel: grpc.aio.Channel) -> None:
     assert set(SERVICES) < set(names)
 
 
+@on_both
 async def test_schema_is_the_tables(shared: SharedServer) -> None:
     database = Database(shared.settings.database)
     async with database.session() as session:
@@ -59,6 +60,7 @@ async def test_schema_is_the_tables(shared: SharedServer) -> None:
     await database.close()
 
 
+@on_both
 async def test_error_that_nobody_foresaw(start_server: StartServer, own_settings: Settings) -> None:
     server = await start_server()
     database = Database(own_settings.database)
