@@ -34,7 +34,7 @@ _UNKNOWN = OperatorFacts()
 
 def facts_of(name: str) -> OperatorFacts:
     """By the operator's name, whatever the overload; of one that is not in the list nothing is known."""
-    return _facts().get(name, _UNKNOWN)
+    return load_facts().get(name, _UNKNOWN)
 
 
 def rows() -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
@@ -49,7 +49,7 @@ def rows() -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
 
 
 @cache
-def _facts() -> Mapping[str, OperatorFacts]:
+def load_facts() -> Mapping[str, OperatorFacts]:
     return {name: _facts_from(words) for _, name, _, words in rows()}
 
 

@@ -24,9 +24,11 @@ def preload() -> None:
         from torch._subclasses.fake_tensor import FakeTensorMode
 
         from stage_daemon.loader.operators import operator_table
+        from stage_daemon.loader.vocabulary import load_facts
         from stage_daemon.worker import entry, worker  # noqa: F401
         from stage_daemon.worker.deferred_dynamo import defer_dynamo
 
+        load_facts()
         operator_table()
         defer_dynamo()
         # Made for what it imports. Entering it would ask the driver for GPUs, which no fork could use from then on.
