@@ -93,7 +93,8 @@ def over_daemons(client: PlannerClient, module: Labelled, loop: Loop, num_steps:
     example = dict(zip(("input_ids", "labels"), module.example, strict=True))
     exported = export(module, (), example, dynamic_shapes=dict.fromkeys(example, rows), name="tiny-gpt")
     options = PlanOptions(
-        mode=OptimalMode(num_stages=len(client.list_devices())),
+        # A search as long as that of a model of many layers would take longer than all the steps.
+        mode=OptimalMode(num_stages=len(client.list_devices()), effort=0.1),
         objective=Objective.STEP_TIME,
         training=Training(microbatches=4),
     )

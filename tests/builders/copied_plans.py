@@ -12,6 +12,8 @@ from planner.plan.options import OptimalMode, PlanOptions, Routing
 # That of the node that fills a stage of one copy; all other nodes take next to nothing beside it.
 SECONDS = 1.0
 NEARLY_NOTHING = 1e-9
+# The times leave little to search for.
+EFFORT = 0.05
 
 
 def plan_with_copies(
@@ -34,7 +36,7 @@ def plan_with_copies(
     devices = sorted(client.list_devices(), key=lambda registered: registered.device.id)[: sum(counts)]
     plan = client.create_plan(
         graph.id,
-        PlanOptions(mode=OptimalMode(num_stages=len(counts), replicate=True), routing=routing),
+        PlanOptions(mode=OptimalMode(num_stages=len(counts), replicate=True, effort=EFFORT), routing=routing),
         device_ids=[registered.device.id for registered in devices],
     )
     assert [len(stage.device_ids) for stage in plan.stages] == list(counts)

@@ -10,7 +10,6 @@ import torch
 
 from planner.client import PlannerClient
 from planner.client.local_cluster import LocalCluster
-from tests.builders import custom_operators
 from tests.waiting import WAIT_SECONDS
 
 MEBIBYTE = 2**20
@@ -36,7 +35,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         data_dir=data_dir,
         memory_bytes=memory,
         planner_arguments=("--lease-seconds", str(WAIT_SECONDS)),
-        daemon_arguments=("--custom-operators", f"{custom_operators.MODULE}={custom_operators.ALLOWED}"),
         environment={"OMP_NUM_THREADS": "1"},
     ) as running:
         yield running

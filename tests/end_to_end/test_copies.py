@@ -27,6 +27,7 @@ from tests.builders.registry import FAMILIES
 from tests.end_to_end.test_pipeline_equality import assert_same
 from tests.end_to_end.test_timeline import command
 from tests.faults.streams import streaming, wait_until_planned_ahead, wait_until_ready
+from tests.nightly import nightly
 from tests.waiting import WAIT_SECONDS, wait_for
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -87,7 +88,10 @@ def four_layers(client: PlannerClient, *counts: int) -> tuple[FourLayers, Stored
 
 @pytest.mark.parametrize(
     ("family", "counts", "routing"),
-    [("t5", (2, 1, 3), Routing.RELAY), ("unet", (3, 2), Routing.DIRECT)],
+    [
+        ("unet", (2, 1, 3), Routing.RELAY),
+        *nightly([("t5", (2, 1, 3), Routing.RELAY), ("unet", (3, 2), Routing.DIRECT)]),
+    ],
 )
 def test_equal_the_unsplit_module(
     client: PlannerClient, family: str, counts: tuple[int, ...], routing: Routing
@@ -188,7 +192,10 @@ def test_a_lost_copy_is_named(client: PlannerClient, wide: LocalCluster, capsys:
 
 @pytest.mark.parametrize(
     ("stage", "copy", "recovery"),
-    [(0, 0, RecoveryPolicy.RESTART), (1, 1, RecoveryPolicy.RESTART), (2, 1, RecoveryPolicy.REPLAN)],
+    [
+        (1, 1, RecoveryPolicy.RESTART),
+        *nightly([(0, 0, RecoveryPolicy.RESTART), (2, 1, RecoveryPolicy.REPLAN)]),
+    ],
 )
 def test_a_stream_goes_on_where_a_copy_is_killed(
     client: PlannerClient, stage: int, copy: int, recovery: RecoveryPolicy

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import nn
 
 from planner.client import PlannerClient, export
+from planner.client.local_cluster import LocalCluster
 from planner.errors import DeploymentFailed
 from planner.graph.ir import OperatorKind
 from planner.plan.options import CutMode, SingleMode
-from tests.builders.custom_operators import ALLOWED, scaled_gelu, shifted
+from tests.builders.custom_operators import ALLOWED, MODULE, scaled_gelu, shifted
+from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
 BATCH = torch.export.Dim("batch", min=1, max=16)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Of this module alone: to register an operator takes a worker as long as all else that it does before it runs."""
+    with LocalCluster(
+        data_dir=tmp_path_factory.mktemp("custom"),
+        memory_bytes=(256 << 20,) * 2,
+        planner_arguments=("--lease-seconds", str(WAIT_SECONDS)),
+        daemon_arguments=("--custom-operators", f"{MODULE}={ALLOWED}"),
+        environment={"OMP_NUM_THREADS": "1"},
+    ) as running:
+        yield running
 
 
 class Allowed(nn.Module):

@@ -23,6 +23,7 @@ from tests.builders.case import Case
 from tests.builders.llama import llama
 from tests.builders.tokens import token_batch
 from tests.end_to_end.test_pipeline_equality import assert_tree_equal
+from tests.nightly import nightly
 
 pytestmark = pytest.mark.services
 
@@ -33,6 +34,7 @@ SIZES = {"batch": 1, "sequence": 64}
 LAYERS = 4
 # A layer that each stage has to hold, so that every stage needs the mask and the tables.
 HELD = (0, 1, 3)
+EFFORT = 0.1
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ def planned(client: PlannerClient, graph: GraphRecord, routing: Routing, recompu
         for one in registered
     )
     options = PlanOptions(
-        mode=OptimalMode(num_stages=len(HELD), recompute=recompute),
+        mode=OptimalMode(num_stages=len(HELD), recompute=recompute, effort=EFFORT),
         routing=routing,
         fixed=tuple((f"model.layers.{layer}", device.id) for layer, device in zip(HELD, devices, strict=True)),
         symbol_values=tuple(sorted(SIZES.items())),
@@ -74,7 +76,7 @@ def num_tensors_sent(plan: StoredPlan) -> int:
     return sum(len(tensors.intersection(edge.value_ids)) for edge in plan.edges)
 
 
-@pytest.mark.parametrize("routing", list(Routing))
+@pytest.mark.parametrize("routing", [Routing.DIRECT, *nightly([Routing.RELAY])])
 def test_what_is_made_again_is_not_sent(
     client: PlannerClient, case: Case, graph: GraphRecord, routing: Routing
 ) -> None:

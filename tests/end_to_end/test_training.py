@@ -34,6 +34,7 @@ from planner.fx_compat import StagedModule, analyze_pipeline_module, split_modul
 from planner.partition.objective import Activations, PipelineSchedule, Training
 from planner.plan.options import BalancedMode, CutMode, PlanOptions
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
+from tests.nightly import nightly
 from tests.stage_daemon.runtime.training.eager import Eager
 from tests.stage_daemon.runtime.training.modules import BATCH, Normed, Tied, rows, tokens
 from tests.waiting import WAIT_SECONDS, wait_for
@@ -133,8 +134,9 @@ def test_two_trainings_at_once_on_the_same_daemons(client: PlannerClient) -> Non
 
 
 def test_the_command_trains_writes_the_weights_and_goes_on(
-    cluster: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("examples.tiny_gpt.LAYERS", 1)
     target = tmp_path / "weights.safetensors"
     command = ["train", "examples.tiny_gpt:build", "--data", "examples.tiny_gpt:batches", "--steps", "6", "--seed", "s"]
     command += ["--optimizer", "adamw:lr=0.003", "--microbatches", "4", "--cosine", "1", "--out", str(target)]
@@ -232,7 +234,7 @@ def undisturbed(cluster: LocalCluster) -> Trained:
         return five_steps(client, RecoveryPolicy.RESTART, is_disturbed=False)
 
 
-@pytest.mark.parametrize("policy", [RecoveryPolicy.RESTART, RecoveryPolicy.REPLAN])
+@pytest.mark.parametrize("policy", [RecoveryPolicy.REPLAN, *nightly([RecoveryPolicy.RESTART])])
 def test_a_training_outlives_its_workers(policy: RecoveryPolicy, client: PlannerClient, undisturbed: Trained) -> None:
     """One is killed between two steps, another stopped in the middle of one: losses and weights are as without."""
     disturbed = five_steps(client, policy, is_disturbed=True)
