@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from protos.v1 import planner_pb2
 from stage_daemon.control.worker_process import WorkerProcess
 from stage_daemon.errors import Unavailable
 from stage_daemon.worker.frames import FrameKind
+from tests.nightly import nightly
 from tests.stage_daemon.runtime.modules import ROWS, SHAPES, STARTS, Dropping, ThreeStages, batch_of, ids, wanted
 from tests.stage_daemon.runtime.test_pipeline import SIZES, assert_same
 from tests.stage_daemon.runtime.workers import Preparation, Prepared, Running, microbatch, running
@@ -44,8 +46,15 @@ def prepared(preparation: Preparation, module: ThreeStages, devices: Devices, ro
     )
 
 
-@pytest.mark.parametrize("routing", Routing)
-@pytest.mark.parametrize("devices", [MIDDLE, UNEQUAL, LAST, FIRST, EVERY])
+@pytest.mark.parametrize(
+    ("devices", "routing"),
+    [
+        (UNEQUAL, Routing.DIRECT),
+        (UNEQUAL, Routing.RELAY),
+        (EVERY, Routing.DIRECT),
+        *nightly([(EVERY, Routing.RELAY), *itertools.product((MIDDLE, LAST, FIRST), Routing)]),
+    ],
+)
 async def test_equal_the_unsplit_module(
     preparation: Preparation, module: ThreeStages, devices: Devices, routing: Routing
 ) -> None:
@@ -119,7 +128,9 @@ async def test_copies_draw_as_one_would(preparation: Preparation) -> None:
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(alone, copied, strict=True))
 
 
-@pytest.mark.parametrize(("devices", "count"), [(UNEQUAL, 0), (UNEQUAL, 1), (UNEQUAL, 7), (MIDDLE, 7), (FIRST, 7)])
+@pytest.mark.parametrize(
+    ("devices", "count"), [(UNEQUAL, 0), (UNEQUAL, 7), *nightly([(UNEQUAL, 1), (MIDDLE, 7), (FIRST, 7)])]
+)
 async def test_draining_lets_everything_in_flight_out(
     preparation: Preparation, module: ThreeStages, devices: Devices, count: int
 ) -> None:

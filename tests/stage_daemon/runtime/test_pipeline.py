@@ -13,6 +13,7 @@ import torch
 from planner.plan.options import Routing
 from protos.v1 import graph_pb2, planner_pb2, stage_daemon_pb2
 from stage_daemon.errors import Conflict
+from tests.nightly import nightly
 from tests.stage_daemon.runtime.modules import ROWS, SHAPES, STARTS, Dropping, ThreeStages, batch_of, ids, wanted
 from tests.stage_daemon.runtime.workers import Preparation, Prepared, running
 from tests.stage_daemon.short_deadlines import with_short_deadline_async
@@ -43,11 +44,10 @@ def assert_same(outputs: list[Any], expected: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("devices", "routing"),
     [
-        (ALONE, Routing.DIRECT),
         (ALONE, Routing.RELAY),
         (TWO_WORKERS, Routing.DIRECT),
         (BACK_AND_FORTH, Routing.RELAY),
-        ((0, 0, 0), Routing.DIRECT),
+        *nightly([(ALONE, Routing.DIRECT), ((0, 0, 0), Routing.DIRECT)]),
     ],
 )
 async def test_equals_the_unsplit_module(

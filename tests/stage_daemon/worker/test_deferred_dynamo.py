@@ -8,6 +8,8 @@ from multiprocessing import get_context
 
 import pytest
 
+from tests.nightly import nightly
+
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 # Each in a process of its own, since a process imports torch._dynamo once.
@@ -80,10 +82,14 @@ with FakeTensorMode():
     "program",
     [
         "from torch._dynamo.source import LocalSource",
-        "import torch._dynamo.utils",
-        "from torch._dynamo import optimize",
-        "torch._dynamo.reset()",
-        "torch._dynamo.disable(recursive=False)(print)",
+        *nightly(
+            [
+                "import torch._dynamo.utils",
+                "from torch._dynamo import optimize",
+                "torch._dynamo.reset()",
+                "torch._dynamo.disable(recursive=False)(print)",
+            ]
+        ),
         "import threading\nthreads = [threading.Thread(target=lambda: dynamo.reset()) for _ in range(4)]\n"
         "[thread.start() for thread in threads]\n[thread.join() for thread in threads]\ndynamo.reset()",
     ],
@@ -92,7 +98,7 @@ def test_whoever_asks_for_more_gets_it(program: str) -> None:
     run_as_worker(f"{program}\nassert is_here()\nfrom torch._dynamo import list_backends\nassert list_backends()\n")
 
 
-@pytest.mark.parametrize("module", ["utils", "source", "backends.common"])
+@pytest.mark.parametrize("module", ["source", *nightly(["utils", "backends.common"])])
 def test_each_of_its_modules_is_made_once_whoever_asks_first(module: str) -> None:
     run_as_worker(f"""
 import torch._dynamo.{module}
