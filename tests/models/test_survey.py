@@ -6,6 +6,7 @@ import pytest
 
 from tests.models.architectures import ARCHITECTURES, find_architecture
 from tests.models.survey import survey
+from tests.nightly import nightly
 
 # Each exports a model.
 pytestmark = pytest.mark.slow
@@ -15,8 +16,8 @@ pytestmark = pytest.mark.slow
     ("name", "dynamic"),
     [
         ("causal/gpt_oss", ("input_ids[0]", "input_ids[1]")),
-        ("causal/jetmoe", ("input_ids[0]", "input_ids[1]")),
         ("vision/vit", ("pixel_values[0]",)),
+        *nightly([("causal/jetmoe", ("input_ids[0]", "input_ids[1]"))]),
     ],
 )
 def test_comes_through_in_stages_at_two_sizes(name: str, dynamic: tuple[str, ...]) -> None:

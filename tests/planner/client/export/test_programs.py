@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch.export import Dim
 from planner.client.export import export
 from tests.builders.case import Batch
 from tests.builders.reload import assert_bitwise_equal, reload, run_module, run_program
+from tests.nightly import nightly
 
 Pair = namedtuple("Pair", ["first", "rest"])
 
@@ -308,9 +310,34 @@ PROGRAMS = (
 )
 
 
+# Neither written in place, nor drawn, nor of regions: exported for training as for evaluation.
+ALIKE = (
+    cells_of_recurrent_layers,
+    linear_algebra,
+    spectrum_and_back,
+    containers,
+    ordered_dict,
+    results_in_several_pieces,
+    sizes_as_numbers,
+    expanded,
+    constants,
+    complex_rotation,
+    branch_on_a_size,
+    normed_weight,
+    inputs_and_states_as_results,
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
-@pytest.mark.parametrize("body", PROGRAMS, ids=lambda body: body.__name__)
+@pytest.mark.parametrize(
+    ("body", "train"),
+    [
+        *itertools.product(PROGRAMS, [False]),
+        *((body, True) for body in PROGRAMS if body not in ALIKE),
+        *nightly((body, True) for body in ALIKE),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else f"train={value}",
+)
 def test_comes_back_bitwise(body: Callable[..., Any], train: bool, tmp_path: Path) -> None:
     _assert_comes_back(body, train, tmp_path)
 

@@ -32,6 +32,7 @@ from tests.builders.plans import plan_of
 from tests.builders.reload import assert_bitwise_equal, reload, run_module, run_program
 from tests.builders.staged import load_stages, run_stages
 from tests.builders.weight_files import WeightFiles
+from tests.nightly import nightly
 
 SIZE = sympy.Symbol("s0", integer=True, positive=True)
 FLOAT = ToFloat(SIZE)
@@ -92,14 +93,13 @@ def test_what_float64_may_round_on_the_way_is_left(expression: sympy.Expr) -> No
     assert as_integers(FloorToInt(expression)) is None
 
 
-FACTORS = sorted({numerator / denominator for denominator in (10, 100, 3, 7, 16) for numerator in range(1, 251)})
-
-
 @pytest.mark.slow
-def test_factors_whose_products_end_on_the_same_integers_as_their_fractions() -> None:
+@pytest.mark.parametrize("denominators", [(10, 7), *nightly([((3, 16, 100),)])])
+def test_factors_whose_products_end_on_the_same_integers_as_their_fractions(denominators: tuple[int, ...]) -> None:
     """Every size that could end elsewhere: the fraction's whole products, from small to near 2^31."""
+    factors = sorted({numerator / denominator for denominator in denominators for numerator in range(1, 251)})
     carried = 0
-    for number, factor in enumerate(FACTORS):
+    for number, factor in enumerate(factors):
         fraction = Fraction(factor).limit_denominator(10_000)
         multiples = sorted({*range(1, 200), *(2**power + step for power in range(8, 28) for step in (-1, 0, 1))})
         halves = [fraction.denominator * multiple // 2 for multiple in multiples]
@@ -115,7 +115,7 @@ def test_factors_whose_products_end_on_the_same_integers_as_their_fractions() ->
             evaluate = sympy.lambdify(SIZE, integers, modules=[{"FloorDiv": floordiv, "PythonMod": mod}, "math"])
             assert [int(evaluate(size)) for size in sizes] == expected, (factor, of_torch)
             carried += 1
-    assert carried > len(FACTORS)
+    assert carried > len(factors)
 
 
 class _Body(nn.Module):
