@@ -25,13 +25,15 @@ from tests.builders.staged import load_stages, load_whole, run_stages
 from tests.builders.weight_files import WeightFiles
 from tests.nightly import nightly
 
+# Families whose operators and structures others have too: encoders, convolutions, and what test_recompute.py runs.
+ALIKE = ("bert", "llama", "resnet50", "vit")
 # What writes in place does not once it is exported for evaluation; the others come out as for training.
 WRITING = ("counter", "in_place", "nested_regions")
 
 
 # As deep as it takes for layers to differ; the others are as their builders make them.
 @pytest.mark.slow
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", [*sorted(FAMILIES.keys() - ALIKE), *nightly(ALIKE)])
 def test_every_family_comes_through(family: str, tmp_path: Path) -> None:
     _assert_comes_through(small(family), exported_small(family), tmp_path)
 

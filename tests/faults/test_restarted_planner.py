@@ -18,6 +18,7 @@ from planner.client import PlannerClient, export
 from planner.client.local_cluster import LocalCluster
 from planner.client.records import DeploymentEvent, DeploymentState
 from planner.plan.options import CutMode
+from tests.nightly import nightly
 from tests.stage_daemon.control.daemons import SHAPES, two_layers
 from tests.waiting import WAIT_SECONDS, wait_for
 
@@ -70,7 +71,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield World(cluster=cluster, client=client, graph_id=graph.id, said=lines)
 
 
-@pytest.mark.parametrize("how", ["killed", "ended"])
+@pytest.mark.parametrize("how", ["killed", *nightly(["ended"])])
 def test_a_plan_is_made_and_waited_for(world: World, how: str) -> None:
     with world.restarting(how) as pool:
         # Asked of nobody, and the same request is asked again.
@@ -84,7 +85,7 @@ def test_a_plan_is_made_and_waited_for(world: World, how: str) -> None:
     assert len(world.said) == 1
 
 
-@pytest.mark.parametrize("how", ["killed", "ended"])
+@pytest.mark.parametrize("how", ["killed", *nightly(["ended"])])
 def test_a_rollout_is_followed_to_its_end(world: World, how: str) -> None:
     plan = world.client.create_plan(world.graph_id, MODE)
     is_restarted: list[bool] = []
