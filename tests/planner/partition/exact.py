@@ -8,7 +8,7 @@ from itertools import combinations, permutations, product
 import numpy as np
 
 from planner.partition.assignment import Assignment, contiguous
-from planner.partition.evaluate import evaluate, objective_value
+from planner.partition.evaluate import Evaluation, evaluate, objective_value
 from planner.partition.objective import Objective
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import bundles_of
@@ -51,7 +51,10 @@ def value_of(problem: PartitionProblem, assignment: Assignment, objective: Objec
 
 def fits(problem: PartitionProblem, assignment: Assignment) -> bool:
     """Every device has the bytes for what it holds, and can run it: the second no objective but seconds shows."""
-    evaluation = evaluate(problem, assignment)
+    return _fits(problem, evaluate(problem, assignment))
+
+
+def _fits(problem: PartitionProblem, evaluation: Evaluation) -> bool:
     in_memory = np.array(evaluation.device_peak_bytes) <= problem.device_memory_bytes
     return bool(in_memory.all()) and np.isfinite(evaluation.bottleneck_seconds)
 
@@ -61,9 +64,10 @@ def optima(
 ) -> dict[Objective, float]:
     """The lowest value of those that fit, for each objective; inf where none does."""
     if problem.training is not None:
-        fitting = [one for one in candidates if fits(problem, one)]
+        evaluations = (evaluate(problem, one) for one in candidates)
+        fitting = [one for one in evaluations if _fits(problem, one)]
         return {
-            objective: min((value_of(problem, one, objective) for one in fitting), default=np.inf)
+            objective: min((objective_value(one, objective) for one in fitting), default=np.inf)
             for objective in objectives
         }
     reckoner = Reckoner(problem)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -23,8 +24,17 @@ class Reckoned:
     latency_seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parted:
+    """What stages do and hold, whatever devices run them; `sends`: (value, sending stage, receiving stage)."""
+
+    nodes: list[list[int]]
+    sends: list[tuple[int, int, int]]
+    stage_bytes: list[int]
+
+
 class Reckoner:
-    """Holds a problem as lists."""
+    """Holds a problem as lists, and what the stages that were asked for last come to on any devices."""
 
     def __init__(self, problem: PartitionProblem) -> None:
         assert problem.training is None
@@ -43,27 +53,36 @@ class Reckoner:
         self._uses: list[set[int]] = [set() for _ in range(problem.num_nodes)]
         for state, node in zip(problem.use_state.tolist(), problem.use_node.tolist(), strict=True):
             self._uses[node].add(state)
+        self._parted = lru_cache(maxsize=1)(self._part)
 
     def reckon(self, assignment: Assignment) -> Reckoned:
         assert not assignment.replicas
         assert not assignment.recomputed
-        stages, devices = assignment.stage_of_node, assignment.device_of_stage
-        count = len(devices)
+        parted, devices = self._parted(assignment.stage_of_node, assignment.num_stages), assignment.device_of_stage
+        loads, peaks = [0.0] * len(self._rooms), [0] * len(self._rooms)
+        compute = [
+            sum((self._seconds[device][node] for node in nodes), 0.0)
+            for device, nodes in zip(devices, parted.nodes, strict=True)
+        ]
+        moving = self._moving(parted.sends, devices)
+        for stage, device in enumerate(devices):
+            loads[device] += compute[stage] + sum(moving[stage])
+            peaks[device] += parted.stage_bytes[stage]
+        latency_seconds = self._lone_batch(compute, moving, parted.sends, devices)
+        return Reckoned(loads=loads, peaks=peaks, latency_seconds=latency_seconds)
+
+    def _part(self, stages: tuple[int, ...], count: int) -> _Parted:
         made = [stages[maker] if maker >= 0 else -1 for maker in self._maker]
         needed = [
             {stages[node] for node in readers} | ({count - 1} if returned else set())
             for readers, returned in zip(self._readers, self._returned, strict=True)
         ]
-        sends = self._sends(made, needed)
-        loads, peaks = [0.0] * len(self._rooms), [0] * len(self._rooms)
-        compute = [0.0] * count
-        for node, stage in enumerate(stages):
-            compute[stage] += self._seconds[devices[stage]][node]
-        moving = [self._moving(stage, sends, devices) for stage in range(count)]
-        for stage, device in enumerate(devices):
-            loads[device] += compute[stage] + sum(moving[stage])
-            peaks[device] += self._bytes(stage, stages, made, needed)
-        return Reckoned(loads=loads, peaks=peaks, latency_seconds=self._lone_batch(compute, moving, sends, devices))
+        nodes = [[node for node, own in enumerate(stages) if own == stage] for stage in range(count)]
+        return _Parted(
+            nodes=nodes,
+            sends=self._sends(made, needed),
+            stage_bytes=[self._bytes(stage, nodes[stage], made, needed) for stage in range(count)],
+        )
 
     def fits(self, reckoned: Reckoned) -> bool:
         in_memory = all(peak <= room for peak, room in zip(reckoned.peaks, self._rooms, strict=True))
@@ -86,18 +105,17 @@ class Reckoner:
                 hops += [(value, source, taker) for taker in sorted(takers - {source})]
         return hops
 
-    def _moving(self, stage: int, sends: list[tuple[int, int, int]], devices: Sequence[int]) -> tuple[float, float]:
-        """(in, out): one latency each way, what enters, and of each value that leaves its slowest copy."""
-        into, out = 0.0, 0.0
-        entered, left = 0.0, dict[int, float]()
+    def _moving(self, sends: list[tuple[int, int, int]], devices: Sequence[int]) -> list[tuple[float, float]]:
+        """(in, out) of each stage: one latency each way, what enters, and of each value that leaves its slowest
+        copy."""
+        into, out = [0.0] * len(devices), [0.0] * len(devices)
+        entered, left = [0.0] * len(devices), [dict[int, float]() for _ in devices]
         for value, source, target in sends:
             one, other = devices[source], devices[target]
-            seconds = self._sizes[value] * self._per_byte[one][other]
-            if target == stage:
-                into, entered = max(into, self._latency[one][other]), entered + seconds
-            if source == stage:
-                out, left[value] = max(out, self._latency[one][other]), max(left.get(value, 0.0), seconds)
-        return into + entered, out + sum(left.values())
+            seconds, latency = self._sizes[value] * self._per_byte[one][other], self._latency[one][other]
+            into[target], entered[target] = max(into[target], latency), entered[target] + seconds
+            out[source], left[source][value] = max(out[source], latency), max(left[source].get(value, 0.0), seconds)
+        return [(into[stage] + entered[stage], out[stage] + sum(left[stage].values())) for stage in range(len(devices))]
 
     def _lone_batch(
         self,
@@ -119,8 +137,7 @@ class Reckoner:
             busy[device] = ended[stage] + moving[stage][1]
         return max(ended)
 
-    def _bytes(self, stage: int, stages: Sequence[int], made: list[int], needed: list[set[int]]) -> int:
-        nodes = [node for node, own in enumerate(stages) if own == stage]
+    def _bytes(self, stage: int, nodes: list[int], made: list[int], needed: list[set[int]]) -> int:
         entering, leaving, kept_values = [], [], set[int]()
         for value, (maker, takers) in enumerate(zip(made, needed, strict=True)):
             last = max(takers, default=-1)

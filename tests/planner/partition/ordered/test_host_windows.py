@@ -17,7 +17,7 @@ from planner.partition.ordered.positions import allowed_positions
 from planner.partition.ordered.program_pass import evaluate_layout
 from planner.partition.ordered.window_loads import NOT_A_BORDER, WindowLoads, much_skips_the_middle, window_loads
 from planner.partition.problem import PartitionProblem
-from tests.planner.partition.exact import all_contiguous, fits, least
+from tests.planner.partition.exact import all_contiguous, least
 from tests.planner.partition.ordered.programs_on_hosts import random_mirrored_program, random_program
 from tests.planner.partition.problems import problem
 from tests.random_examples import random_seeds
@@ -40,7 +40,7 @@ def goes_around(entered: list[int]) -> bool:
 
 def plans_that_are_tried(program: PartitionProblem, host: list[int]) -> list[Assignment]:
     is_tried = goes_around if much_skips_the_middle(program, allowed_positions(program)) else enters_once
-    return [plan for plan in all_contiguous(program) if fits(program, plan) and is_tried(visits(plan, host))]
+    return [plan for plan in all_contiguous(program) if is_tried(visits(plan, host))]
 
 
 @pytest.mark.slow

@@ -14,9 +14,10 @@ from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import PartitionProblem
 from planner.partition.request import Request
 from planner.partition.score import score
+from tests.nightly import nightly
 from tests.planner.partition.problems import chain
 
-REQUEST = Request(mode="optimal", objective=Objective.STEP_TIME)
+REQUEST = Request(mode="optimal", objective=Objective.STEP_TIME, effort=0.1)
 
 
 def program(speeds: list[float], host: list[int], **more: object) -> PartitionProblem:
@@ -71,7 +72,7 @@ def test_a_device_that_can_run_little_is_not_among_the_quickest() -> None:
     assert set(best.assignment.device_of_stage) & set(range(8, 16))
 
 
-@pytest.mark.parametrize("num_devices", [8, 16])
+@pytest.mark.parametrize("num_devices", [8, *nightly([16])])
 def test_more_devices_make_no_step_longer(num_devices: int) -> None:
     speeds = np.random.default_rng(num_devices).choice([1.0, 2.0, 4.0], 2 * num_devices).tolist()
     host = [device // 4 for device in range(2 * num_devices)]

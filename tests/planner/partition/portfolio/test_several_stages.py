@@ -29,6 +29,8 @@ from tests.random_examples import random_seeds
 
 STEP = Objective.STEP_TIME
 REQUEST = Request(mode="optimal", objective=STEP)
+# Where any plan will do, or one that searches find at once.
+BRIEFLY = replace(REQUEST, effort=0.1)
 TWICE = (0, 1, 0, 1)
 WAYS = [
     (PipelineSchedule.INTERLEAVED, TWICE),
@@ -66,7 +68,7 @@ def test_a_steps_seconds_are_those_of_evaluate(schedule: PipelineSchedule, place
 
 
 @pytest.mark.fuzz
-@pytest.mark.parametrize("seed", random_seeds(3))
+@pytest.mark.parametrize("seed", random_seeds(2))
 @pytest.mark.parametrize(
     ("schedule", "place"),
     [(PipelineSchedule.INTERLEAVED, TWICE), (PipelineSchedule.ZERO_BUBBLE_V, there_and_back(2))],
@@ -87,7 +89,7 @@ def test_a_pipeline_that_fills_in_part_of_the_time_is_over_sooner(schedule: Pipe
     """48 equal nodes on four equal devices, four microbatches: of all work 7 / 4 with a stage on each, and 5.5 / 4 with
     two of half the size."""
     one = chain([[1.0] * 48] * 4, training=Training(schedule=schedule, microbatches=4))
-    plan = optimal(one, REQUEST)
+    plan = optimal(one, BRIEFLY)
     assert plan.num_stages > 4
     assert score(one, plan, STEP).value <= 3 * 48 * 5.5 / 4
 
@@ -103,9 +105,9 @@ def test_room_is_for_the_stages_of_a_device_together() -> None:
     )
     single = evaluate(ample, contiguous(ample, (0, 4, 8, 12, 16), (0, 1, 2, 3)))
     tight = replace(ample, device_memory_bytes=np.full(4, max(single.device_peak_bytes)))
-    plan = optimal(tight, REQUEST)
+    plan = optimal(tight, BRIEFLY)
     assert fits(tight, plan)
-    assert value_of(tight, plan, STEP) >= value_of(tight, optimal(ample, REQUEST), STEP)
+    assert value_of(tight, plan, STEP) >= value_of(tight, optimal(ample, BRIEFLY), STEP)
 
 
 def test_a_quick_device_takes_no_more_than_its_stages_fit_with_together() -> None:
@@ -117,8 +119,8 @@ def test_a_quick_device_takes_no_more_than_its_stages_fit_with_together() -> Non
     )
     even = in_line(one, TWICE, (4, 8, 12), (0, 1))
     tight = replace(one, device_memory_bytes=np.array(evaluate(one, even).device_peak_bytes))
-    assert fits(tight, moved(tight, REQUEST, even, TWICE, PipelineSchedule.INTERLEAVED))
-    assert not fits(tight, moved(one, REQUEST, even, TWICE, PipelineSchedule.INTERLEAVED))
+    assert fits(tight, moved(tight, BRIEFLY, even, TWICE, PipelineSchedule.INTERLEAVED))
+    assert not fits(tight, moved(one, BRIEFLY, even, TWICE, PipelineSchedule.INTERLEAVED))
 
 
 @pytest.mark.fuzz
@@ -126,7 +128,7 @@ def test_a_quick_device_takes_no_more_than_its_stages_fit_with_together() -> Non
 @pytest.mark.parametrize("schedule", [PipelineSchedule.INTERLEAVED, PipelineSchedule.BEST])
 def test_no_bound_is_above_what_several_stages_on_a_device_come_to(schedule: PipelineSchedule, seed: int) -> None:
     one = under(drawn(seed, 4, 2), schedule, 3)
-    plan = optimal(one, REQUEST)
+    plan = optimal(one, BRIEFLY)
     expected = least(one, STEP, every_assignment(one, free=True))
     assert plan.lower_bound_seconds is not None
     assert plan.lower_bound_seconds <= expected * (1 + 1e-9)
@@ -138,7 +140,7 @@ def test_more_stages_than_devices_may_be_asked_for(num_stages: int) -> None:
     one = chain(
         [[speed] * 24 for speed in speeds], training=Training(schedule=PipelineSchedule.INTERLEAVED, microbatches=4)
     )
-    plan = optimal(one, replace(REQUEST, num_stages=num_stages))
+    plan = optimal(one, replace(BRIEFLY, num_stages=num_stages))
     assert plan.num_stages == num_stages
     if num_stages == 6:
         assert set(plan.device_of_stage) == {1, 2, 3}, "the quick ones"
@@ -162,7 +164,7 @@ def test_devices_of_a_v_are_in_the_order_of_their_links() -> None:
         per_byte=[[0.0 if one == other else 0.2 for other in host] for one in host],
         training=Training(schedule=PipelineSchedule.ZERO_BUBBLE_V, microbatches=4),
     )
-    plan = partition(one, REQUEST)
+    plan = partition(one, BRIEFLY)
     hosts = [host[device] for device in plan.device_of_stage]
     assert plan.num_stages in (4, 8)
     assert sum(one != other for one, other in pairwise(hosts)) <= 2
