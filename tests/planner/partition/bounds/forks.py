@@ -107,9 +107,11 @@ def fork_on_many_devices(rng: np.random.Generator) -> tuple[PartitionProblem, fl
     return problem, float(seconds.sum() * min(speeds))
 
 
-def forks_in_a_row(rng: np.random.Generator) -> tuple[PartitionProblem, float]:
+@cache
+def forks_in_a_row(seed: int) -> tuple[PartitionProblem, float]:
     """Two or three forks, of two or three branches each, on devices of two speeds; messages cost nothing. And what a
     lone batch takes at best, each branch beside others of its fork, or before or behind them."""
+    rng = np.random.default_rng(seed)
     num_forks, counts = int(rng.integers(2, 4)), [int(count) for count in rng.integers(2, 6, 2)]
     nodes = [float(seconds) for seconds in rng.integers(0, 3, num_forks + 1)]
     forks = [[float(seconds) for seconds in rng.integers(2, 9, rng.integers(2, 4))] for _ in range(num_forks)]

@@ -316,7 +316,7 @@ def test_the_relaxation_knows_who_runs_last() -> None:
 
 def check_is_tight(make: Maker, bound: Callable[[PartitionProblem, float], float], share: float = 1e-8) -> None:
     """At most `share` below the optimum, and not above it, on each of many problems."""
-    for seed in random_seeds(60):
+    for seed in random_seeds(24):
         problem, best = make(np.random.default_rng(seed))
         bound_seconds = bound(problem, best)
         assert best * (1 - share) <= bound_seconds <= best * (1 + 1e-12), seed
@@ -497,17 +497,18 @@ def test_messages_between_hosts_are_part_of_what_is_proven(seed: int) -> None:
 
 def _least_of_stages(problem: PartitionProblem) -> float:
     bundles, reckoner = bundles_of(problem), Reckoner(problem)
+    unlike = [list(devices_told_apart(problem, count)) for count in range(problem.num_devices + 1)]
     return min(
         reckoner.value(reckoner.reckon(bundles.assignment(stages, devices)), Objective.LATENCY)
         for stages in stages_in_order(bundles, problem.num_devices)
-        for devices in devices_told_apart(problem, max(stages) + 1)
+        for devices in unlike[max(stages) + 1]
     )
 
 
 @pytest.mark.fuzz
 def test_forks_in_a_row_are_never_above_the_optimum() -> None:
     for seed in random_seeds(8):
-        problem, best = forks_in_a_row(np.random.default_rng(seed))
+        problem, best = forks_in_a_row(seed)
         assert serial_bound(problem, bundles_of(problem)) <= best * (1 + 1e-9), seed
 
 
@@ -515,7 +516,7 @@ def test_forks_in_a_row_are_never_above_the_optimum() -> None:
 def test_forks_in_a_row_share_the_devices() -> None:
     bounds_of_optimum = [
         serial_bound(problem, bundles_of(problem)) / best
-        for problem, best in (forks_in_a_row(np.random.default_rng(seed)) for seed in range(1, 13))
+        for problem, best in (forks_in_a_row(seed) for seed in range(1, 13))
     ]
     assert max(bounds_of_optimum) <= 1 + 1e-9
     assert sum(share >= 0.95 for share in bounds_of_optimum) >= 7

@@ -35,7 +35,8 @@ INFERENCE = [Objective.THROUGHPUT, Objective.LATENCY, Objective.MEMORY]
 
 
 def asked(objective: Objective = Objective.THROUGHPUT, **more: object) -> Request:
-    return Request(mode="optimal", objective=objective, **more)
+    """With a fifth of the usual effort, plenty for programs so small."""
+    return Request(mode="optimal", objective=objective, **{"effort": 0.2, **more})
 
 
 def check_is_valid(problem: PartitionProblem, assignment: Assignment) -> None:
@@ -102,7 +103,7 @@ OTHER_MODES = ("balanced", "cost_aware", "kl_based", "single", "size_based", "sp
 
 
 @pytest.mark.slow
-@random_examples(8)
+@random_examples(6)
 @given(
     problem=problems(max_nodes=10, max_devices=4),
     objective=st.sampled_from(INFERENCE),
@@ -222,7 +223,7 @@ def test_other_orders_are_cut_by_what_stages_exchange_over_their_own_links() -> 
     offer_other_orders(portfolio)
     assert portfolio.best is not None
     assert portfolio.best.value == pytest.approx(
-        min(value_of(one, layout, Objective.THROUGHPUT) for one in in_orders for layout in all_contiguous(one))
+        min(least(one, Objective.THROUGHPUT, all_contiguous(one)) for one in in_orders)
     )
 
 
@@ -375,7 +376,7 @@ def test_training_step_is_bounded_and_no_worse_than_balanced(schedule: PipelineS
     base = chain([seconds] * 3, latency=0.1)
     training = Training(schedule=schedule, microbatches=4)
     problem = replace(base, training=training, node_has_gradient=np.ones(12, dtype=np.bool_))
-    assignment = optimal(problem, asked(Objective.STEP_TIME))
+    assignment = optimal(problem, asked(Objective.STEP_TIME, effort=0.05))
     value = value_of(problem, assignment, Objective.STEP_TIME)
     assert 0 < assignment.lower_bound_seconds <= value
     assert value <= value_of(problem, balanced(problem), Objective.STEP_TIME)

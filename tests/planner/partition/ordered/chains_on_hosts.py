@@ -13,6 +13,13 @@ from planner.partition.problem import PartitionProblem
 from tests.planner.partition.problems import chain
 
 
+@cache
+def chain_and_least(seed: int, *, max_devices: int = 6) -> tuple[PartitionProblem, float]:
+    """Once for all tests of a process that ask for it."""
+    problem = random_chain(seed, max_devices=max_devices)
+    return problem, least_of_chain(problem)
+
+
 def random_chain(seed: int, *, max_nodes: int = 9, max_devices: int = 6) -> PartitionProblem:
     """Hosts of a few kinds of devices; links within and between hosts, or of any cost; memory that may bind."""
     draw = random.Random(seed)

@@ -18,7 +18,7 @@ from planner.partition.placement.problem import never
 from planner.partition.problem import PartitionProblem
 from planner.partition.request import Request
 from planner.partition.score import score
-from tests.planner.partition.exact import all_contiguous, fits, value_of
+from tests.planner.partition.exact import all_contiguous, fits, least, value_of
 from tests.planner.partition.problems import chain, problem
 from tests.random_examples import random_seeds
 
@@ -97,14 +97,14 @@ def test_values_that_are_read_far_behind_are_sent_from_where_they_are_made() -> 
 
 
 @pytest.mark.fuzz
-@pytest.mark.parametrize("seed", random_seeds(12))
+@pytest.mark.parametrize("seed", random_seeds(10))
 def test_small_steps_are_the_shortest_of_all(seed: int) -> None:
     """Started from all on one device."""
     one = drawn(seed, 6, 3)
-    least = min(value_of(one, assignment, STEP) for assignment in all_contiguous(one))
+    expected = least(one, STEP, all_contiguous(one))
     moved = with_cuts_moved(one, np.array([0, 6]), np.array([0]), keeps_count=False, effort=0.2, out_of_time=never)
     boundaries, devices = (tuple(each.tolist()) for each in moved)
-    assert value_of(one, contiguous(one, boundaries, devices), STEP) == pytest.approx(least, rel=1e-9)
+    assert value_of(one, contiguous(one, boundaries, devices), STEP) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.fuzz
@@ -114,15 +114,14 @@ def test_what_does_not_fit_is_never_the_answer(seed: int) -> None:
     ample = drawn(seed, 6, 3, states=[(10, (node,)) for node in range(6)])
     needs = [evaluate(ample, assignment).device_peak_bytes for assignment in all_contiguous(ample, 3)]
     one = replace(ample, device_memory_bytes=np.full(3, min(max(peaks) for peaks in needs)))
-    candidates = [assignment for assignment in all_contiguous(one) if fits(one, assignment)]
-    start = candidates[0]
+    start = next(assignment for assignment in all_contiguous(one) if fits(one, assignment))
     boundaries = np.concatenate([[0], np.flatnonzero(np.diff(start.stage_of_node)) + 1, [6]])
     moved = with_cuts_moved(
         one, boundaries, np.array(start.device_of_stage), keeps_count=False, effort=0.2, out_of_time=never
     )
     assignment = contiguous(one, *(tuple(each.tolist()) for each in moved))
     assert fits(one, assignment)
-    assert value_of(one, assignment, STEP) == pytest.approx(min(value_of(one, each, STEP) for each in candidates))
+    assert value_of(one, assignment, STEP) == pytest.approx(least(one, STEP, all_contiguous(one)))
 
 
 def test_the_number_of_stages_is_kept_where_it_is_given() -> None:
@@ -137,7 +136,7 @@ def test_the_number_of_stages_is_kept_where_it_is_given() -> None:
             out_of_time=never,
         )
         assert devices.size == num_stages == boundaries.size - 1 == len(set(devices.tolist()))
-        plan = optimal(one, Request(mode="optimal", objective=STEP, num_stages=num_stages))
+        plan = optimal(one, Request(mode="optimal", objective=STEP, num_stages=num_stages, effort=0.1))
         assert plan.num_stages == num_stages
 
 
@@ -153,7 +152,7 @@ def test_a_start_that_does_not_fit_comes_back() -> None:
 def test_the_last_stages_do_least_where_microbatches_are_few() -> None:
     """Of 96 equal nodes on eight equal devices, four microbatches: equal stages make a step of 11 / 8 of all work."""
     one = chain([[1.0] * 96] * 8, training=Training(schedule=PipelineSchedule.ONE_F_ONE_B, microbatches=4))
-    plan = optimal(one, Request(mode="optimal", objective=STEP))
+    plan = optimal(one, Request(mode="optimal", objective=STEP, effort=0.1))
     sizes = np.bincount(plan.stage_of_node)
     assert sizes[-1] < 12 < sizes[0]
     assert score(one, plan, STEP).value < 0.96 * 3 * 96 * 11 / 8

@@ -12,7 +12,7 @@ from planner.partition.ordered.many_devices import over_many_devices
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.ordered.program_pass import evaluate_layout
 from planner.partition.problem import PartitionProblem
-from tests.planner.partition.ordered.chains_on_hosts import least_of_chain, random_chain
+from tests.planner.partition.ordered.chains_on_hosts import chain_and_least, least_of_chain, random_chain
 from tests.planner.partition.problems import chain
 from tests.random_examples import random_seeds
 
@@ -35,8 +35,7 @@ def is_quickest_within(problem: PartitionProblem) -> bool:
 @pytest.mark.parametrize("seed", random_seeds(60))
 def test_a_chain_gets_its_least_bottleneck_and_the_proof(seed: int, known_words: int) -> None:
     """Whether all is known of what the host in use has left, or only how many devices."""
-    problem = random_chain(seed, max_devices=7)
-    expected = least_of_chain(problem)
+    problem, expected = chain_and_least(seed, max_devices=7)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(many_devices, "MAX_UNITS", 0)
         patch.setattr(many_devices, "_PARTS", ())
@@ -55,8 +54,7 @@ def test_a_chain_gets_its_least_bottleneck_and_the_proof(seed: int, known_words:
 @pytest.mark.parametrize("width", [1, 3])
 def test_few_states_give_plans_and_no_false_bound(width: int) -> None:
     for seed in range(40):
-        problem = random_chain(seed, max_devices=6)
-        expected = least_of_chain(problem)
+        problem, expected = chain_and_least(seed)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(many_devices, "MAX_UNITS", 0)
             patch.setattr(many_devices, "_PARTS", ())

@@ -19,8 +19,9 @@ from planner.partition.ordered.many_devices import over_many_devices
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.ordered.program_pass import evaluate_layout
 from planner.partition.problem import PartitionProblem
+from tests.nightly import nightly
 from tests.planner.partition.exact import all_contiguous, fits, least
-from tests.planner.partition.ordered.chains_on_hosts import least_of_chain, random_chain
+from tests.planner.partition.ordered.chains_on_hosts import chain_and_least, random_chain
 from tests.planner.partition.problems import INFERENCE, chain, problems, trainings
 from tests.random_examples import random_examples, random_seeds
 
@@ -29,8 +30,7 @@ from tests.random_examples import random_examples, random_seeds
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", random_seeds(60))
 def test_a_chain_gets_its_least_bottleneck_and_the_proof(seed: int) -> None:
-    problem = random_chain(seed)
-    expected = least_of_chain(problem)
+    problem, expected = chain_and_least(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(program_pass, "MAX_STATES", 1)
         if np.isinf(expected):
@@ -47,8 +47,7 @@ def test_a_chain_gets_its_least_bottleneck_and_the_proof(seed: int) -> None:
 @pytest.mark.fuzz
 @pytest.mark.parametrize("seed", random_seeds(60))
 def test_where_the_exact_walks_are_too_many_there_is_a_bound_and_plans(seed: int) -> None:
-    problem = random_chain(seed)
-    expected = least_of_chain(problem)
+    problem, expected = chain_and_least(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(many_devices, "MAX_UNITS", 0)
         walks = over_many_devices(problem, allowed_positions(problem))
@@ -127,12 +126,13 @@ def under_the_best_order(**more: object) -> PartitionProblem:
 
 @pytest.mark.parametrize("num_stages", [0, 2, 3])
 @pytest.mark.parametrize("per_byte", [0.01, [[0.0, 0.01, 0.2], [0.01, 0.0, 0.2], [0.2, 0.2, 0.0]]])
+@pytest.mark.parametrize("rooms", [range(10, 80, 10), *nightly([range(15, 80, 10)])])
 def test_the_best_order_makes_do_with_one_microbatch_where_there_is_room_for_no_more(
-    per_byte: float | list[list[float]], num_stages: int
+    rooms: range, per_byte: float | list[list[float]], num_stages: int
 ) -> None:
     """For each room, plans are found where there are any, of the least bottleneck, and their bound holds."""
     values = set()
-    for room in range(10, 80, 5):
+    for room in rooms:
         problem = under_the_best_order(memory_bytes=[room] * 3, per_byte=per_byte)
         expected = least(problem, Objective.THROUGHPUT, all_contiguous(problem, num_stages))
         walks = over_many_devices(problem, allowed_positions(problem), num_stages=num_stages)
