@@ -72,7 +72,7 @@ def test_no_bound_is_above_the_best_plan_with_its_deliveries(problem: PartitionP
     for objective in (Objective.THROUGHPUT, Objective.LATENCY):
         best = least(problem, objective, every_assignment(problem))
         try:
-            assignment = partition(problem, Request(mode="optimal", objective=objective))
+            assignment = partition(problem, Request(mode="optimal", objective=objective, effort=0.2))
         except Infeasible:
             assert math.isinf(best)
             continue
@@ -80,7 +80,9 @@ def test_no_bound_is_above_the_best_plan_with_its_deliveries(problem: PartitionP
         assert (assignment.lower_bound_seconds or 0.0) <= best * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("mode", [BalancedMode(num_stages=2), OptimalMode(), OptimalMode(free=True, recompute=True)])
+@pytest.mark.parametrize(
+    "mode", [BalancedMode(num_stages=2), OptimalMode(effort=0.2), OptimalMode(free=True, recompute=True, effort=0.2)]
+)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_measured_deliveries_reach_the_plan_and_its_simulation(mode: Mode, seed: int) -> None:
     graph = random_graph(seed, 12)

@@ -23,7 +23,7 @@ def refusal(problem: PartitionProblem) -> Infeasible | None:
 
 
 @pytest.mark.slow
-@random_examples(25)
+@random_examples(12)
 @given(problem=problems(max_nodes=6, max_devices=3))
 def test_the_bytes_that_lack_are_the_fewest_that_help(problem: PartitionProblem) -> None:
     problem = replace(problem, device_memory_bytes=np.arange(problem.num_devices) * 7 + 10)

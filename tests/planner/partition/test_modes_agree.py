@@ -57,16 +57,16 @@ EVERY = 47
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[PartitionProblem, Request]:
+def questions(draw: st.DrawFn, max_nodes: int = 8, max_devices: int = 4) -> tuple[PartitionProblem, Request]:
     """A problem whose nodes carry module paths and may be barred or fixed, and what to make least."""
     training = draw(st.none() | trainings)
-    problem = draw(problems(max_nodes=8, max_devices=4, barred=draw(st.booleans()), training=st.just(training)))
+    problem = draw(problems(max_nodes, max_devices, barred=draw(st.booleans()), training=st.just(training)))
     paths = tuple(MODULES[node * len(MODULES) // problem.num_nodes] for node in range(problem.num_nodes))
     embeddings = np.array(draw(st.lists(st.booleans(), min_size=problem.num_nodes, max_size=problem.num_nodes)))
     problem = replace(problem, labels=replace(problem.labels, module_paths=paths), is_embedding=embeddings)
     objectives = [one for one in Objective if training is not None or one is not Objective.STEP_TIME]
-    request = Request(mode="", objective=draw(st.sampled_from(objectives)), saturate_host=draw(st.booleans()))
-    return problem, request
+    objective, saturate_host = draw(st.sampled_from(objectives)), draw(st.booleans())
+    return problem, Request(mode="", objective=objective, saturate_host=saturate_host, effort=0.2)
 
 
 def answers(
@@ -122,7 +122,7 @@ def test_every_mode_keeps_what_must_hold(question: tuple[PartitionProblem, Reque
 
 @pytest.mark.slow
 @random_examples(8)
-@given(question=questions())
+@given(question=questions(max_nodes=6, max_devices=3))
 def test_bounds_stand_below_every_contiguous_layout(question: tuple[PartitionProblem, Request]) -> None:
     problem, request = question
     request = replace(request, saturate_host=False)
@@ -190,7 +190,9 @@ INVENTORY = Inventory(
     default_link=LinkSpeed(bytes_per_second=1e9, latency_seconds=1e-7),
 )
 PLAIN = (SingleMode(), SizeBasedMode(), SparseNnMode(), CostAwareMode(), KlBasedMode(), BalancedMode())
-OPTIMAL = (OptimalMode(), OptimalMode(free=True), OptimalMode(replicate=True), OptimalMode(recompute=True))
+OPTIMAL = tuple(
+    OptimalMode(effort=0.2, **more) for more in ({}, {"free": True}, {"replicate": True}, {"recompute": True})
+)
 
 
 def program(seed: int) -> Graph:

@@ -123,7 +123,9 @@ def planned(
 
 
 @pytest.mark.parametrize("schedule", V_SCHEDULES)
-@pytest.mark.parametrize("mode", [OptimalMode(), BalancedMode(), OptimalMode(num_stages=4)], ids=str)
+@pytest.mark.parametrize(
+    "mode", [OptimalMode(effort=0.1), BalancedMode(), OptimalMode(num_stages=4, effort=0.1)], ids=str
+)
 @pytest.mark.parametrize("objective", [Objective.STEP_TIME, Objective.THROUGHPUT, Objective.MEMORY])
 def test_the_planner_places_stages_in_a_v(schedule: PipelineSchedule, mode: Mode, objective: Objective) -> None:
     plan = planned(mode, schedule, objective=objective)

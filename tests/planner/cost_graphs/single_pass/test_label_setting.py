@@ -19,6 +19,7 @@ from planner.cost_graphs.single_pass.latency import best_latency
 from planner.cost_graphs.single_pass.unit_graph import pass_graph
 from planner.partition.placement.device_states import uncounted_states
 from planner.partition.placement.problem import PlacementProblem, never
+from tests.nightly import nightly
 from tests.planner.cost_graphs.single_pass import single_pass_cases
 from tests.planner.partition.placement.small_problems import random_problem
 
@@ -31,7 +32,7 @@ def on_any_device(number: int, *, nodes: int) -> PlacementProblem:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("max_extensions", [20_000, 50_000])
+@pytest.mark.parametrize("max_extensions", [20_000, *nightly([50_000])])
 def test_searches_end_within_their_budget(max_extensions: int, monkeypatch: pytest.MonkeyPatch) -> None:
     budgets = list[Budget]()
 

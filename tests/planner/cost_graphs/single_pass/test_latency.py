@@ -13,6 +13,7 @@ from planner.cost_graphs.single_pass.seconds import single_pass_seconds
 from planner.errors import Infeasible
 from planner.partition.placement.costs import device_bytes
 from planner.partition.placement.problem import PlacementProblem
+from tests.nightly import nightly
 from tests.planner.cost_graphs.single_pass.single_pass_cases import (
     build,
     is_convex,
@@ -39,7 +40,7 @@ def two_kinds(problem: PlacementProblem, random: np.random.Generator) -> Placeme
 
 @pytest.mark.slow
 @pytest.mark.parametrize("contiguous", [False, True])
-@pytest.mark.parametrize("case", range(24))
+@pytest.mark.parametrize("case", [*range(8), *nightly(range(8, 24))])
 def test_as_good_as_trying_everything(case: int, contiguous: bool) -> None:
     random = np.random.default_rng(case)
     problem = random_problem(random, int(random.integers(2, 8)), devices=1 + case % 2)
@@ -71,7 +72,7 @@ def test_the_longest_path_is_below_every_placement_and_at_some() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", range(24))
+@pytest.mark.parametrize("case", [*range(8), *nightly(range(8, 24))])
 def test_colocated_nodes_stay_together(case: int) -> None:
     random = np.random.default_rng(100 + case)
     count = int(random.integers(3, 8))

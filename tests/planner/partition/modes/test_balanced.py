@@ -36,7 +36,7 @@ def check_against_all(problem: PartitionProblem, num_stages: int) -> None:
 
 
 @pytest.mark.slow
-@random_examples(60)
+@random_examples(40)
 @pytest.mark.parametrize("relay", [False, True])
 @given(data=st.data(), num_stages=st.integers(0, 3))
 def test_is_the_best_of_all_over_equal_links(relay: bool, data: st.DataObject, num_stages: int) -> None:
@@ -52,14 +52,14 @@ def test_is_the_best_of_all_on_four_devices(problem: PartitionProblem) -> None:
 
 
 @pytest.mark.slow
-@random_examples(50)
+@random_examples(30)
 @given(problem=problems(max_nodes=6, max_devices=3, equal_links=False), num_stages=st.integers(0, 3))
 def test_small_programs_are_exact_over_unequal_links(problem: PartitionProblem, num_stages: int) -> None:
     check_against_all(problem, num_stages)
 
 
 @pytest.mark.slow
-@random_examples(25)
+@random_examples(16)
 @pytest.mark.parametrize("equal_links", [False, True])
 @given(data=st.data(), num_stages=st.integers(0, 3))
 def test_is_the_best_of_all_in_training(equal_links: bool, data: st.DataObject, num_stages: int) -> None:
@@ -76,7 +76,7 @@ def test_is_the_best_of_all_where_nodes_may_run(equal_links: bool, data: st.Data
 
 
 @pytest.mark.slow
-@random_examples(40)
+@random_examples(25)
 @given(problem=problems(max_nodes=6, max_devices=3, equal_links=False, relay=False))
 def test_bounds_hold_where_the_search_gives_up(problem: PartitionProblem) -> None:
     with pytest.MonkeyPatch.context() as patch:

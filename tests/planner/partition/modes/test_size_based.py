@@ -59,7 +59,7 @@ def test_groups_stay_whole() -> None:
 
 
 @pytest.mark.slow
-@random_examples(150)
+@random_examples(50)
 @given(problem=problems(max_nodes=6, max_devices=3))
 def test_plans_whatever_fits_and_never_overfills(problem: PartitionProblem) -> None:
     def fits(peaks: tuple[int, ...]) -> bool:

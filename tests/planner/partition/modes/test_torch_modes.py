@@ -36,7 +36,7 @@ def check_valid(problem: PartitionProblem, assignment: Assignment) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-@random_examples(15)
+@random_examples(8)
 @given(problem=problems(max_nodes=7, max_devices=3), data=st.data())
 def test_assignments_are_valid(mode: str, problem: PartitionProblem, data: st.DataObject) -> None:
     tables = data.draw(st.lists(st.booleans(), min_size=problem.num_nodes, max_size=problem.num_nodes))
@@ -53,7 +53,7 @@ def test_assignments_are_valid(mode: str, problem: PartitionProblem, data: st.Da
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-@random_examples(12)
+@random_examples(6)
 @given(problem=problems(max_nodes=5, max_devices=4))
 def test_copies_hold_what_they_copy(mode: str, problem: PartitionProblem) -> None:
     try:

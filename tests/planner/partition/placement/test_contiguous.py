@@ -17,6 +17,7 @@ from planner.partition.placement.costs import device_loads
 from planner.partition.placement.ideals.contraction import item_costs, items_of
 from planner.partition.placement.ideals.least_bottleneck import least_load
 from planner.partition.placement.problem import PlacementProblem
+from tests.nightly import nightly
 from tests.planner.partition.placement.small_placements import is_feasible, least_bottleneck, random_placement
 from tests.random_examples import random_seeds
 
@@ -32,7 +33,7 @@ OPTIMA = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 400, 50))
+@pytest.mark.parametrize("first", [0, 50, *nightly(range(100, 400, 50))])
 def test_small_problems_get_the_value_that_trying_everything_gives(first: int) -> None:
     for seed in range(first, first + 50):
         problem = random_placement(seed)
@@ -88,7 +89,7 @@ def test_a_budget_that_ends_within_a_round_ends_the_search(seed: int, max_pairs:
     assert placement.lower_bound_seconds <= least_bottleneck(problem) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("max_pairs", [0, 1, 1000, 100_000])
+@pytest.mark.parametrize("max_pairs", [0, 1000, *nightly([1, 100_000])])
 def test_a_search_cut_short_still_places_and_never_claims_too_much(max_pairs: int) -> None:
     for name in ("OperatorGraphs_bert_l-3_training", "LayerGraphs_resnet50_inference"):
         problem = _instance(name)

@@ -132,7 +132,7 @@ def test_the_cheapest_cone_is_found(problem: PartitionProblem, per_byte: float) 
     num_stages=st.sampled_from([0, 2]),
 )
 def test_never_worse_than_without(problem: PartitionProblem, objective: Objective, num_stages: int) -> None:
-    request = Request(mode="optimal", objective=objective, num_stages=num_stages, recompute=True)
+    request = Request(mode="optimal", objective=objective, num_stages=num_stages, recompute=True, effort=0.2)
     try:
         plain = optimal(problem, replace(request, recompute=False))
     except (Infeasible, OptionsError):
@@ -197,13 +197,18 @@ def test_plans_of_random_programs_hold(
         devices=inventory_of(3).devices, default_link=LinkSpeed(bytes_per_second=1e6, latency_seconds=1e-6)
     )
     options = PlanOptions(
-        mode=OptimalMode(recompute=True, num_stages=num_stages), routing=routing, objective=objective, training=training
+        mode=OptimalMode(recompute=True, num_stages=num_stages, effort=0.2),
+        routing=routing,
+        objective=objective,
+        training=training,
     )
     try:
         plan = make_plan(graph, "graph-id", inventory, options)
     except (Infeasible, OptionsError):
         return
-    plain = make_plan(graph, "graph-id", inventory, replace(options, mode=OptimalMode(num_stages=num_stages)))
+    plain = make_plan(
+        graph, "graph-id", inventory, replace(options, mode=OptimalMode(num_stages=num_stages, effort=0.2))
+    )
     assert plan.objective_value <= plain.objective_value * (1 + 1e-9)
 
 
