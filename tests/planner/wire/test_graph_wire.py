@@ -196,7 +196,7 @@ def graphs(**parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Graph]:
 
 
 @pytest.mark.slow
-@random_examples(30)
+@random_examples(15)
 @given(graphs(subgraphs=several(graphs())))
 def test_comes_back_equal(graph: Graph) -> None:
     message = graph_to_proto(graph)

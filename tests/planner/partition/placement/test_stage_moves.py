@@ -15,6 +15,7 @@ from planner.partition.placement.draws_kernel import EXPONENTIAL
 from planner.partition.placement.problem import never
 from planner.partition.placement.stage_moves import Costs, Flow, with_items_moved
 from planner.partition.problem import Integers
+from tests.nightly import nightly
 from tests.planner.partition.placement.small_problems import random_problem
 
 STAGES = 4
@@ -126,7 +127,7 @@ def test_a_stage_keeps_an_item_however_dear_what_it_exchanges_is() -> None:
 
 
 @pytest.mark.parametrize("classes", [(3,), (2, 2)])
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", [*range(4), *nightly(range(4, 8))])
 def test_placements_of_graphs_with_too_many_ideals_come_close_to_the_least(
     number: int, classes: tuple[int, ...]
 ) -> None:
