@@ -18,6 +18,7 @@ from planner.plan.plan import Plan
 from tests.builders.exported import exported
 from tests.builders.plans import plan_of
 from tests.builders.registry import FAMILIES
+from tests.nightly import nightly
 
 # Each exports whole models. The tests import accelerate when they run: a process that only collects them need not.
 pytestmark = pytest.mark.slow
@@ -123,7 +124,7 @@ def test_each_user_of_a_tied_weight_is_where_it_runs() -> None:
     assert places == {"embedding": 0, "layers.0": 0, "layers.1": 1, "head": 1, "unused": 0}
 
 
-@pytest.mark.parametrize("family", ["t5", "bert"])
+@pytest.mark.parametrize("family", ["t5", *nightly(["bert"])])
 def test_a_transformer_gives_the_same_numbers(family: str, tmp_path: Path) -> None:
     """One device's modules stay in memory; the other's are read from disk, since there is one device here."""
     from accelerate import dispatch_model

@@ -69,7 +69,7 @@ def seconds_of(plan: Plan) -> float:
 def test_plans_of_random_programs_take_what_they_say_and_never_more_than_a_named_schedule() -> None:
     compared = 0
     for seed in random_seeds(6):
-        mode = [BalancedMode(num_stages=seed % 4), OptimalMode(free=True, effort=0.1)][seed % 2]
+        mode = [BalancedMode(num_stages=seed % 4), OptimalMode(free=True, effort=0.05)][seed % 2]
         try:
             plan = planned(random_graph(seed, 14), mode)
         except OptionsError:

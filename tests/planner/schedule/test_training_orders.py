@@ -15,6 +15,7 @@ from planner.plan.plan import Plan
 from planner.schedule.actions import NO_MICROBATCH, Action, Kind
 from planner.schedule.check_training import check_training_schedule
 from planner.schedule.training import TrainingSchedule, training_schedule
+from tests.nightly import nightly
 from tests.planner.schedule.steps import training_plan
 from tests.planner.schedule.symbolic_step import is_right, most_kept
 from tests.random_examples import random_seeds
@@ -65,6 +66,11 @@ PLANS: Mapping[str, dict[str, Any]] = {
     },
 }
 CASES = [(name, schedule) for name in PLANS for schedule in NAMED_SCHEDULES]
+# Each plan under two schedules, each schedule with three plans or more; the others in the nightly run.
+FEW = [
+    (name, NAMED_SCHEDULES[(at + ahead) % len(NAMED_SCHEDULES)]) for at, name in enumerate(PLANS) for ahead in (0, 2)
+]
+FEW_AND_NIGHTLY = [*FEW, *nightly(case for case in CASES if case not in FEW)]
 
 
 def planned(name: str, schedule: PipelineSchedule) -> tuple[Plan, TrainingSchedule]:
@@ -94,7 +100,7 @@ def neighbours_swapped(schedule: TrainingSchedule) -> Iterator[tuple[TrainingSch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "order"), CASES)
+@pytest.mark.parametrize(("name", "order"), FEW_AND_NIGHTLY)
 def test_neighbours_may_change_places_exactly_where_the_step_stays_right(name: str, order: PipelineSchedule) -> None:
     plan, schedule = planned(name, order)
     room = most_kept(schedule)
@@ -143,7 +149,7 @@ def test_actions_may_move_exactly_where_the_step_stays_right(seed: int) -> None:
     assert False in verdicts
 
 
-@pytest.mark.parametrize(("name", "order"), CASES)
+@pytest.mark.parametrize(("name", "order"), FEW_AND_NIGHTLY)
 def test_no_action_may_lack_or_be_done_twice(name: str, order: PipelineSchedule) -> None:
     plan, schedule = planned(name, order)
     for at, device in enumerate(schedule.devices):
