@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from planner.partition.bounds.work import least_seconds_of_bundles
 from planner.partition.least_cut import Network
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
@@ -36,7 +37,7 @@ def least_load_bound(problem: PartitionProblem, bundles: Bundles, proven: float)
     apart = ~np.eye(problem.num_devices, dtype=np.bool_)
     if problem.num_devices == 1:
         return proven
-    work = np.min([np.bincount(bundles.bundle_of_node, row, bundles.count) for row in problem.work_seconds], axis=0)
+    work = least_seconds_of_bundles(problem, bundles)
     latency, per_byte = (
         float(links[apart].min()) for links in (problem.link_latency_seconds, problem.link_seconds_per_byte)
     )

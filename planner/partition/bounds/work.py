@@ -51,8 +51,13 @@ def _shares(weights: Floats, counts: Integers) -> Floats:
 
 def largest_bundle_bound(problem: PartitionProblem, bundles: Bundles) -> float:
     """Seconds of the dearest nodes that have to stay together, where they run fastest."""
+    return float(least_seconds_of_bundles(problem, bundles).max()) * _MARGIN
+
+
+def least_seconds_of_bundles(problem: PartitionProblem, bundles: Bundles) -> Floats:
+    """[bundles] seconds of each where it runs fastest."""
     seconds = np.array([np.bincount(bundles.bundle_of_node, row, bundles.count) for row in problem.work_seconds])
-    return float(seconds.min(axis=0).max()) * _MARGIN
+    return np.asarray(seconds.min(axis=0), dtype=np.float64)
 
 
 def memory_bound(problem: PartitionProblem) -> float:
