@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -72,10 +72,8 @@ class Streams(Protocol):
 class CudaStreams:
     def __init__(self, device: torch.device) -> None:
         self._device = device
-
-    @property
-    def compute(self) -> Any:
-        return torch.cuda.default_stream(self._device)
+        # Asking for it takes some microseconds each time.
+        self.compute: Any = torch.cuda.default_stream(device)
 
     @property
     def current(self) -> Any:
@@ -157,16 +155,22 @@ class Copies:
         return pinned[slot]
 
     def to_device(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Stages may be launched on them at once: the caller's stream waits for the copies. Their own memory may be
-        used for something else then."""
-        streams = self._streams
-        with streams.use(self._inwards):
+        """For what the caller's stream is given from now on. Their own memory may be used for something else then.
+
+        Copied on that stream, if it is none that stages run on."""
+        streams, current = self._streams, self._streams.current
+        is_own = current != streams.compute
+        with nullcontext() if is_own else streams.use(self._inwards):
             copied = [tensor.to(self._device, non_blocking=True, copy=True) for tensor in tensors]
-        done, current = streams.mark(self._inwards), streams.current
-        streams.wait(current, done)
-        for tensor in copied:
-            streams.keep_for(tensor, current)
-        if any(tensor.nbytes >= PINNED_BYTES and streams.is_pinned(tensor) for tensor in tensors):
+        is_read_by_device = any(tensor.nbytes >= PINNED_BYTES and streams.is_pinned(tensor) for tensor in tensors)
+        if is_own and not is_read_by_device:
+            return copied
+        done = streams.mark(current if is_own else self._inwards)
+        if not is_own:
+            streams.wait(current, done)
+            for tensor in copied:
+                streams.keep_for(tensor, current)
+        if is_read_by_device:
             done.synchronize()
         return copied
 

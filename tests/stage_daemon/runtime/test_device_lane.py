@@ -19,7 +19,7 @@ from stage_daemon.runtime.interpreter import LaneInterpreter, Surroundings
 from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.stage import Stage
 from stage_daemon.runtime.timeline import COMPUTE, RECEIVES, SENDS
-from stage_daemon.transport.streams import Streams
+from stage_daemon.transport.streams import Copies, Streams
 from tests.stage_daemon.transport.made_up_device import MadeUpStreams
 from tests.waiting import WAIT_SECONDS, wait_for
 
@@ -28,9 +28,10 @@ NUM = 5
 
 
 class Running:
-    """The lane on its threads. `given` has what left it, and `log` when."""
+    """The lane on its threads. `taken` has what was received, `given` what left it."""
 
     def __init__(self, streams: Streams | None, forward: Callable[[torch.Tensor], tuple[torch.Tensor]]) -> None:
+        self.taken: list[int] = []
         self.given: list[Result] = []
         self.may_give = threading.Semaphore(0)
         self.errors: list[BaseException] = []
@@ -51,8 +52,14 @@ class Running:
         )
         self.interpreter = interpreter_of(LANE, around)
 
-    def submit(self, sequence: int, item: torch.Tensor) -> None:
-        self.ingress.submit(Submission(session_id=1, sequence=sequence, read=lambda: (item,), acknowledged=False))
+    def submit(
+        self, sequence: int, item: torch.Tensor, on_device: Callable[..., tuple[torch.Tensor, ...]] = tuple
+    ) -> None:
+        def read() -> tuple[torch.Tensor, ...]:
+            self.taken.append(sequence)
+            return on_device([item])
+
+        self.ingress.submit(Submission(session_id=1, sequence=sequence, read=read, acknowledged=False))
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
@@ -81,7 +88,7 @@ class Running:
             self.errors.append(error)
 
 
-def test_the_next_microbatch_is_launched_before_the_one_before_has_left_and_no_third() -> None:
+def test_the_next_microbatch_is_launched_before_the_one_before_has_left_and_a_third_is_received() -> None:
     streams, launched = MadeUpStreams(), []
 
     def forward(hidden: torch.Tensor) -> tuple[torch.Tensor]:
@@ -95,6 +102,7 @@ def test_the_next_microbatch_is_launched_before_the_one_before_has_left_and_no_t
         wait_for(lambda: len(launched) == 2, "the next microbatch to be launched")
         threading.Event().wait(0.1)
         assert launched == [0.0, 1.0]
+        assert running.taken == [0, 1, 2]
         assert running.given == []
         running.may_give.release()
         wait_for(lambda: len(launched) == 3, "the third once the first has left")
@@ -111,7 +119,26 @@ def test_a_microbatch_is_computed_before_it_leaves_and_its_memory_is_kept_for_th
         running.submit(0, torch.ones(2))
         running.may_give.release()
         wait_for(lambda: len(running.given) == 1, "it to leave")
-    assert streams.log == [("host waits for", "compute"), ("kept for", "stream 1")]
+    way_in, way_out = "stream 1", "stream 2"
+    assert streams.log == [
+        (f"waits for {way_in}", "compute"),
+        ("kept for", "compute"),
+        ("host waits for", "compute"),
+        ("kept for", way_out),
+    ]
+
+
+def test_inputs_are_copied_on_the_way_in_and_the_host_waits_for_none_of_them() -> None:
+    streams = MadeUpStreams()
+    copies = Copies(streams, torch.device("cpu"))
+    running = Running(streams, lambda hidden: (hidden + 1,))
+    with running.going_on():
+        running.submit(0, torch.ones(2), lambda items: tuple(copies.to_device(items)))
+        running.may_give.release()
+        wait_for(lambda: len(running.given) == 1, "it to leave")
+    # The copies' own stream, the first that was made, is asked nothing.
+    assert streams.log[0] == ("waits for stream 2", "compute")
+    assert not any("stream 1" in (what, stream) for what, stream in streams.log)
 
 
 def test_its_timelines_have_each_action_once_and_the_devices_own_seconds() -> None:

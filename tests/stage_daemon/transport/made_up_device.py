@@ -15,7 +15,7 @@ from tests.waiting import WAIT_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class MadeUpEvent:
-    """`after` is how many things its stream had been asked by then."""
+    """`after` is how many things its stream had been asked by then; other threads ask other streams meanwhile."""
 
     streams: MadeUpStreams
     stream: str
@@ -65,10 +65,10 @@ class MadeUpStreams:
         return self.seconds
 
     def mark(self, stream: str, *, timed: bool = False) -> MadeUpEvent:
-        return MadeUpEvent(self, stream, len(self.log))
+        return MadeUpEvent(self, stream, self._num_asked(stream))
 
     def wait(self, stream: str, event: MadeUpEvent) -> None:
-        assert event.after == len(self.log), "marked before something that it is to stand for"
+        assert event.after == self._num_asked(event.stream), "marked before something that it is to stand for"
         self.log.append((f"waits for {event.stream}", stream))
 
     def keep_for(self, tensor: torch.Tensor, stream: str) -> None:
@@ -84,3 +84,6 @@ class MadeUpStreams:
 
     def unpin(self, address: int) -> None:
         del self.pinned[address]
+
+    def _num_asked(self, stream: str) -> int:
+        return sum(asked == stream for _, asked in self.log)

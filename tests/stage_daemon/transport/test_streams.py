@@ -25,6 +25,18 @@ def test_inputs_are_copied_beside_the_stages_and_the_stages_wait_for_them() -> N
     assert streams.log == [("waits for stream 1", "compute"), ("kept for", "compute"), ("kept for", "compute")]
 
 
+def test_who_has_a_stream_of_its_own_copies_on_that() -> None:
+    streams = MadeUpStreams()
+    copies, ring = Copies(streams, CPU), ring_of(1, PINNED_BYTES)
+    own = streams.new_stream()
+    with streams.use(own):
+        copies.to_device([torch.ones(3)])
+        assert streams.log == []
+        copies.pin(ring, 0, PINNED_BYTES)
+        copies.to_device([torch.frombuffer(ring.memory_of(0), dtype=torch.uint8)])
+        assert streams.log == [("host waits for", own)]
+
+
 def test_outputs_are_there_when_it_returns() -> None:
     tensors = [torch.randn(2, 3)]
     assert torch.equal(Copies(MadeUpStreams(), CPU).to_host(tensors)[0], tensors[0])
