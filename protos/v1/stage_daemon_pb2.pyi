@@ -1331,9 +1331,10 @@ class WorkerDoor(google.protobuf.message.Message):
     places are of the memory before, as if the other had not been announced.
 
     `T`, with the session id that the answer to `open` has, is for a training's steps: each is a frame without a message whose
-    data is a TrainRequest, and so is its answer, whose message is a TrainResponse. Announcements are answered as behind `A`,
-    and a request is read once the one before has its answer. Whatever else is asked of a training goes by its stream, which
-    tells what ended it.
+    data is a TrainRequest, or, where `takes_tensors_beside` is set, one whose message is a TrainRequest whose tensors have no
+    data, and that data, each tensor from a multiple of 64 bytes on. Its answer is a frame whose message is a TrainResponse.
+    Announcements are answered as behind `A`, and a request is read once the one before has its answer. Whatever else is
+    asked of a training goes by its stream, which tells what ended it.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1343,6 +1344,7 @@ class WorkerDoor(google.protobuf.message.Message):
     TOKEN_FIELD_NUMBER: builtins.int
     SHARES_MEMORY_FIELD_NUMBER: builtins.int
     ANSWERS_MEMORY_FIELD_NUMBER: builtins.int
+    TAKES_TENSORS_BESIDE_FIELD_NUMBER: builtins.int
     host: builtins.str
     socket_name: builtins.str
     token: builtins.str
@@ -1350,6 +1352,8 @@ class WorkerDoor(google.protobuf.message.Message):
     """The worker takes and gives payloads in shared memory."""
     answers_memory: builtins.bool
     """It says of memory for inputs whether it took it."""
+    takes_tensors_beside: builtins.bool
+    """Of a training's steps."""
     def __init__(
         self,
         *,
@@ -1358,8 +1362,9 @@ class WorkerDoor(google.protobuf.message.Message):
         token: builtins.str = ...,
         shares_memory: builtins.bool = ...,
         answers_memory: builtins.bool = ...,
+        takes_tensors_beside: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["answers_memory", b"answers_memory", "host", b"host", "shares_memory", b"shares_memory", "socket_name", b"socket_name", "token", b"token"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answers_memory", b"answers_memory", "host", b"host", "shares_memory", b"shares_memory", "socket_name", b"socket_name", "takes_tensors_beside", b"takes_tensors_beside", "token", b"token"]) -> None: ...
 
 Global___WorkerDoor: typing_extensions.TypeAlias = WorkerDoor
 

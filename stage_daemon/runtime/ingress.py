@@ -8,7 +8,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -43,12 +43,14 @@ class InputFormat:
 
     def read(self, items: Sequence[RawItem]) -> tuple[Item, ...]:
         """The values to run on. Raises as `check`."""
-        return self.on_device(self.on_host(items))
-
-    def on_host(self, items: Sequence[RawItem]) -> list[Item]:
-        """What `on_device` takes. Raises as `check`."""
         self.check(items)
-        return [_tensor(item) if isinstance(item, RawTensor) else _scalar(item) for item in items]
+        return self.on_device(list(map(_item, items)))
+
+    def take_foreign(self, items: Sequence[RawItem]) -> tuple[Item, ...]:
+        """The values to run on, of items that were checked and that lie where others may write, at any address."""
+        if self.copies is None:
+            items = list(map(in_own_memory, items))
+        return self.on_device(list(map(_item, items)))
 
     def on_device(self, items: Sequence[Item]) -> tuple[Item, ...]:
         return tuple(items) if self.copies is None else moved(items, self.copies.to_device)
@@ -90,6 +92,22 @@ def _check_bytes(where: str, item: RawTensor) -> None:
         raise InvalidMicrobatch(f"{where}: dims {list(item.dims)}, needs at most {MAX_ELEMENTS} elements")
 
 
+def in_own_memory(item: RawItem) -> RawItem:
+    """A tensor that lies in memory of somebody else's, copied to where one of any dtype may begin."""
+    if not isinstance(item, RawTensor) or not isinstance(item.data, memoryview):
+        return item
+    copy: memoryview = torch.empty(len(item.data), dtype=torch.uint8).numpy().data
+    copy[:] = item.data
+    return replace(item, data=copy)
+
+
+def _item(item: RawItem) -> Item:
+    if isinstance(item, RawTensor):
+        return _tensor(item)
+    assert item is not None
+    return item
+
+
 def _tensor(item: RawTensor) -> torch.Tensor:
     assert item.dtype is not None
     if not len(item.data):
@@ -99,11 +117,6 @@ def _tensor(item: RawTensor) -> torch.Tensor:
     # A bool is a byte of 0 or 1; torch computes nonsense from any other.
     typed = flat != 0 if item.dtype is torch.bool else flat.view(item.dtype)
     return typed.view(item.dims)
-
-
-def _scalar(item: RawItem) -> Item:
-    assert isinstance(item, (int, float, bool))
-    return item
 
 
 class Submission(NamedTuple):

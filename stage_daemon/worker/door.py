@@ -101,6 +101,7 @@ class Door:
             token=self._token.decode(),
             shares_memory=True,
             answers_memory=True,
+            takes_tensors_beside=True,
         )
 
     def give(self, result: Result) -> bool:

@@ -7,7 +7,6 @@ once.
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,7 @@ from typing import cast
 import torch
 from google.protobuf.message import DecodeError
 
-from access.ring import Ring, aligned
+from access.ring import Ring
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.errors import InvalidMicrobatch
 from stage_daemon.runtime.egress import Result
@@ -117,18 +116,14 @@ class InputReader:
 
     def _checked(self, message: bytes, memory: memoryview) -> tuple[_Place | Item, ...]:
         try:
-            items = wire.raw_items(stage_daemon_pb2.Microbatch.FromString(message))
+            items, extents = wire.beside(wire.raw_items(stage_daemon_pb2.Microbatch.FromString(message)), memory)
         except DecodeError:
             raise InvalidMicrobatch("a message that is no Microbatch") from None
-        end = 0
         places: list[_Place | RawItem] = []
-        for position, item in enumerate(items):
+        for position, (item, (begin, end)) in enumerate(zip(items, extents, strict=True)):
             if not isinstance(item, RawTensor) or item.dtype is None:
                 places.append(item)
                 continue
-            begin = aligned(end)
-            end = begin + math.prod(item.dims) * item.dtype.itemsize
-            items[position] = replace(item, data=memory[begin:end])
             is_foreign = self._copies is not None or (
                 position in self._foreign_inputs and (item.dtype.is_floating_point or item.dtype.is_complex)
             )

@@ -46,6 +46,7 @@ from stage_daemon.worker.choices_wire import choices_from_proto
 from stage_daemon.worker.door import Door
 from stage_daemon.worker.failures import failure_from_error
 from stage_daemon.worker.training import Blobs, Reply, Training, TrainingOf
+from stage_daemon.worker.training_inlet import Request
 
 # A pass is not a wait, and may well take longer than one; beyond this many deadlines it is taken to hang.
 PASS_DEADLINES = 10
@@ -174,7 +175,7 @@ class Pipeline:
     def train(self, request: bytes) -> None:
         """Answered by `on_trained`."""
         if self._training is not None:
-            self._training.submit(request)
+            self._training.submit(Request(request))
         else:
             failure = failure_from_error(Conflict(_FOR_INFERENCE))
             self._callbacks.on_trained(stage_daemon_pb2.TrainResponse(failure=failure), True)
@@ -240,7 +241,6 @@ class Pipeline:
             mail=mail,
             input_ids=tuple(value.value for value in request.inputs),
             output_ids=tuple(value.value for value in request.outputs),
-            on_device=self._input_format.on_device,
         )
         training = TrainingOf(
             deployment_id=request.deployment_id,

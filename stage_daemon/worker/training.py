@@ -26,7 +26,7 @@ from stage_daemon.worker.training_inlet import Request, TrainingInlet
 
 # A response, and whether it is the last to its request.
 Reply = Callable[[stage_daemon_pb2.TrainResponse, bool], None]
-_Asked = tuple[stage_daemon_pb2.TrainRequest, Sequence[training_wire.Microbatch], Reply]
+_Asked = tuple[stage_daemon_pb2.TrainRequest, list[training_wire.Microbatch], Reply]
 
 
 class Blobs(Protocol):
@@ -80,7 +80,9 @@ class Training:
             if not session_id or session_id != self._session_id:
                 return False
             self._session_id = 0
-            self._inlet = TrainingInlet(connection, self.submit)
+            copies = self._training.inputs.copies
+            pin = () if copies is None else (copies.pin,)
+            self._inlet = TrainingInlet(connection, self.submit, *pin)
             return True
 
     def take_no_more(self) -> None:
@@ -96,22 +98,22 @@ class Training:
         self._training.around.mail.end()
 
     def _next(self) -> _Asked | None:
-        """A call of its own: the message, as large as the batch, goes once its tensors have memory of their own."""
         while (waiting := self._waiting.get()) is not None:
-            body, inlet = waiting
+            asked, inlet = waiting
             if inlet is None:
-                return *_read(body), self._reply
+                return *_read(asked), self._reply
             if not inlet.is_over:
-                return *_only_step(*_read(body)), _by(inlet)
+                return *_only_step(*_read(asked)), _by(inlet)
         return None
 
     def do(
         self,
         request: stage_daemon_pb2.TrainRequest,
-        microbatches: Sequence[training_wire.Microbatch],
+        microbatches: list[training_wire.Microbatch],
         reply: Reply | None = None,
     ) -> None:
-        """`microbatches` are a step's: see `training_wire.read_request`."""
+        """`microbatches` are a step's, and are taken from there: see `training_wire.read_request`. The memory that they
+        came in is free before the answer goes, for the next step."""
         reply = reply or self._reply
         if request.WhichOneof("content") == "step":
             reply(self._step(request.step, microbatches), True)
@@ -189,7 +191,7 @@ class Training:
                 self._inlet = None
 
     def _step(
-        self, step: stage_daemon_pb2.TrainingStep, microbatches: Sequence[training_wire.Microbatch]
+        self, step: stage_daemon_pb2.TrainingStep, microbatches: list[training_wire.Microbatch]
     ) -> stage_daemon_pb2.TrainResponse:
         if self.interpreter is None:
             return _refusal(Conflict("a step came before training was opened"))
@@ -199,6 +201,8 @@ class Training:
             )
         except InvalidRequest as error:
             return _refusal(error)
+        finally:
+            microbatches.clear()
         return training_wire.outcome_to_proto(self.interpreter.run(training_step))
 
     def _write(self, tensors: Mapping[TensorKey, torch.Tensor]) -> None:
@@ -233,19 +237,19 @@ def _by(inlet: TrainingInlet) -> Reply:
 
 
 def _only_step(
-    request: stage_daemon_pb2.TrainRequest, microbatches: Sequence[training_wire.Microbatch]
-) -> tuple[stage_daemon_pb2.TrainRequest, Sequence[training_wire.Microbatch]]:
+    request: stage_daemon_pb2.TrainRequest, microbatches: list[training_wire.Microbatch]
+) -> tuple[stage_daemon_pb2.TrainRequest, list[training_wire.Microbatch]]:
     """Of what came by the door: the supervisor hears of everything else, and its answers may be several."""
     is_step = request.WhichOneof("content") == "step"
-    return (request, microbatches) if is_step else (stage_daemon_pb2.TrainRequest(), ())
+    return (request, microbatches) if is_step else (stage_daemon_pb2.TrainRequest(), [])
 
 
-def _read(body: Request) -> tuple[stage_daemon_pb2.TrainRequest, Sequence[training_wire.Microbatch]]:
+def _read(asked: Request) -> tuple[stage_daemon_pb2.TrainRequest, list[training_wire.Microbatch]]:
     """A request of no kind where it cannot be parsed."""
     try:
-        return training_wire.read_request(body)
+        return training_wire.read_request(*asked)
     except DecodeError:
-        return stage_daemon_pb2.TrainRequest(), ()
+        return stage_daemon_pb2.TrainRequest(), []
 
 
 def _refusal(error: DaemonError) -> stage_daemon_pb2.TrainResponse:

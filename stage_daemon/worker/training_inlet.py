@@ -11,23 +11,37 @@ import select
 import socket
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from access.door import BEHIND, HEAD, MOST_REQUEST_BYTES, REFUSED, TAKEN, SlotReader, framed
+from access.ring import Ring
 from protos.v1 import stage_daemon_pb2
 
 # A client that does not read its answer for so long is taken to have gone.
 _GIVE_SECONDS = 60.0
 
-Request = bytes | memoryview
+
+class Request(NamedTuple):
+    """A serialized TrainRequest; with a `payload` it is without its tensors' data, which lies there."""
+
+    message: bytes | memoryview
+    payload: memoryview | None = None
 
 
 class TrainingInlet:
-    """`on_request` is called on the inlet's own thread, for one serialized TrainRequest after the other."""
+    """`on_request` is called on the inlet's own thread, for one request after the other. `pin` is told of each slot
+    that one came in, and of how many bytes it is."""
 
-    def __init__(self, connection: socket.socket, on_request: Callable[[Request, TrainingInlet], None]) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        on_request: Callable[[Request, TrainingInlet], None],
+        pin: Callable[[Ring, int, int], object] = lambda ring, slot, num_bytes: None,
+    ) -> None:
         self._connection = connection
         self._connection.settimeout(_GIVE_SECONDS)
         self._on_request = on_request
+        self._pin = pin
         self._slots = SlotReader()
         self._readable = select.poll()
         self._readable.register(connection, select.POLLIN)
@@ -69,9 +83,17 @@ class TrainingInlet:
                 break
             self._connection.sendall(TAKEN if self._slots.announced(place, num_bytes) else REFUSED)
         self._answered.acquire()
-        if message_bytes or num_bytes > MOST_REQUEST_BYTES:
+        if max(message_bytes, num_bytes) > MOST_REQUEST_BYTES:
             raise ConnectionError(f"a request of {message_bytes} and {num_bytes} bytes")
-        return memoryview(self._read(num_bytes)) if place == BEHIND else self._slots.payload(place, num_bytes)
+        message = bytes(self._read(message_bytes))
+        payload = memoryview(self._read(num_bytes)) if place == BEHIND else self._payload(place, num_bytes)
+        return Request(message, payload) if message else Request(payload)
+
+    def _payload(self, place: int, num_bytes: int) -> memoryview:
+        payload = self._slots.payload(place, num_bytes)
+        assert self._slots.ring is not None
+        self._pin(self._slots.ring, place - 1, num_bytes)
+        return payload
 
     def _read(self, num_bytes: int) -> bytearray:
         content = bytearray(num_bytes)

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -132,17 +133,29 @@ class Microbatch(NamedTuple):
     items: Sequence[RawItem]
 
 
-def read_request(content: bytes | memoryview) -> tuple[stage_daemon_pb2.TrainRequest, Sequence[Microbatch]]:
-    """A serialized TrainRequest, and the microbatches of a step. Those of a large one get memory of their own, and the
-    message is without them. Raises DecodeError."""
-    if len(content) > LARGE_BYTES:
+def read_request(
+    content: bytes | memoryview, payload: memoryview | None = None
+) -> tuple[stage_daemon_pb2.TrainRequest, list[Microbatch]]:
+    """A serialized TrainRequest, and the microbatches of a step, whose tensors' bytes lie in the payload where there is
+    one. Those of a large request lie where they stand in it, and the message is without them. Raises DecodeError."""
+    if payload is None and len(content) > LARGE_BYTES:
         with suppress(DecodeError):
             return _skim_step(content)
     request = stage_daemon_pb2.TrainRequest.FromString(bytes(content))
-    return request, [Microbatch(one.sequence, wire.raw_items(one)) for one in request.step.microbatches]
+    microbatches = [Microbatch(one.sequence, wire.raw_items(one)) for one in request.step.microbatches]
+    return request, microbatches if payload is None else _beside(microbatches, payload)
 
 
-def _skim_step(content: bytes | memoryview) -> tuple[stage_daemon_pb2.TrainRequest, Sequence[Microbatch]]:
+def _beside(microbatches: Iterable[Microbatch], payload: memoryview) -> list[Microbatch]:
+    placed, end = [], 0
+    for one in microbatches:
+        items, extents = wire.beside(one.items, payload, end)
+        placed.append(one._replace(items=items))
+        end = extents[-1][1] if extents else end
+    return placed
+
+
+def _skim_step(content: bytes | memoryview) -> tuple[stage_daemon_pb2.TrainRequest, list[Microbatch]]:
     """Raises DecodeError for what is no step too."""
     beside, extent = split(content, _STEP)
     message, extents = split_all(content, _MICROBATCHES, extent)
@@ -160,6 +173,7 @@ def step_from_proto(
     inputs: InputFormat,
     lane: TrainingLane,
 ) -> Step:
+    """Microbatches are checked, and read when their turn comes."""
     if not step.weights and (step.is_partial or not step.first_microbatch):
         raise InvalidRequest(f"step {step.number} has no microbatch, needs at least 1")
     if len(step.learning_rates) != num_groups:
@@ -185,7 +199,7 @@ def _inputs(
     microbatches: Sequence[Microbatch],
     inputs: InputFormat,
     entering: Sequence[int],
-) -> tuple[dict[int, tuple[Item, ...]], MicrobatchFailure | None]:
+) -> tuple[dict[int, Callable[[], tuple[Item, ...]]], MicrobatchFailure | None]:
     """What only this daemon can tell to be wrong, all others learn within the step."""
     try:
         places = [one.sequence - 1 for one in microbatches]
@@ -194,9 +208,11 @@ def _inputs(
                 f"step {step.number} of {len(step.weights)} microbatches brings"
                 f" {_numbers(places)} here, needs {_numbers(entering)}"
             )
-        return {place: tuple(inputs.on_host(one.items)) for place, one in zip(places, microbatches, strict=True)}, None
+        for one in microbatches:
+            inputs.check(one.items)
     except InvalidMicrobatch as error:
         return {}, MicrobatchFailure(reason=error.reason, message=error.message)
+    return {one.sequence - 1: partial(inputs.take_foreign, one.items) for one in microbatches}, None
 
 
 def _numbers(places: Iterable[int]) -> str:

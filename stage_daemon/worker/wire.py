@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -10,13 +11,14 @@ from typing import Protocol
 import torch
 from google.protobuf.message import DecodeError
 
+from access.ring import aligned
 from access.tensor_fields import LARGE_BYTES, Extent, Numbers, enclosed, skim, value_buffers
 from protos.v1 import graph_pb2, planner_pb2, stage_daemon_pb2
 from stage_daemon.errors import InvalidRequest
 from stage_daemon.loader.dtypes import torch_dtype
 from stage_daemon.runtime.actions import Action, Kind, Lane
 from stage_daemon.runtime.egress import Result
-from stage_daemon.runtime.ingress import RawItem, RawTensor
+from stage_daemon.runtime.ingress import RawItem, RawTensor, in_own_memory
 from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.timeline import COMPUTE, RECEIVES, SENDS, Timeline
 from stage_daemon.transport.declared import (
@@ -154,11 +156,13 @@ def action_from_proto(action: stage_daemon_pb2.Action) -> Action:
 
 def read_inputs(content: bytes) -> list[RawItem]:
     """Of a serialized Microbatch. The tensors of a large one get memory of their own here. Raises DecodeError."""
-    return read_microbatch(content, (0, len(content)))[1]
+    _, items = read_microbatch(content, (0, len(content)))
+    return list(map(in_own_memory, items))
 
 
 def read_microbatch(content: bytes | memoryview, within: Extent) -> tuple[stage_daemon_pb2.Microbatch, list[RawItem]]:
-    """As `read_inputs`, of the one that stands there, and its message, which of a large one is without those bytes."""
+    """The one that stands there, and its message. Of a large one the tensors' bytes are where they stand, and not in
+    the message. Raises DecodeError."""
     start, end = within
     if end - start > LARGE_BYTES:
         with suppress(DecodeError):
@@ -171,15 +175,25 @@ def _skim_microbatch(content: bytes | memoryview, within: Extent) -> tuple[stage
     skimmed = skim(content, _OF_INPUTS, within)
     microbatch, memory = stage_daemon_pb2.Microbatch.FromString(skimmed.message), memoryview(content)
     return microbatch, [
-        replace(item, data=_aligned_copy(memory[start:end])) if isinstance(item, RawTensor) else item
+        replace(item, data=memory[start:end]) if isinstance(item, RawTensor) else item
         for item, (start, end) in zip(raw_items(microbatch), skimmed.data, strict=True)
     ]
 
 
-def _aligned_copy(data: memoryview) -> memoryview:
-    copy = torch.empty(len(data), dtype=torch.uint8).numpy().data
-    copy[:] = data
-    return copy
+def beside(items: Sequence[RawItem], payload: memoryview, end: int = 0) -> tuple[list[RawItem], list[Extent]]:
+    """The items with their tensors' bytes from the payload, where the first begins behind `end`; and where they stand:
+    scalars nowhere. Each begins at a multiple of 64 bytes; too few are there where the payload has no more."""
+    placed: list[RawItem] = []
+    extents: list[Extent] = []
+    for item in items:
+        begin = end
+        if isinstance(item, RawTensor) and item.dtype is not None:
+            begin = aligned(end)
+            end = begin + math.prod(item.dims) * item.dtype.itemsize
+            item = replace(item, data=payload[begin:end])
+        placed.append(item)
+        extents.append((begin, end))
+    return placed, extents
 
 
 def raw_items(microbatch: stage_daemon_pb2.Microbatch) -> list[RawItem]:

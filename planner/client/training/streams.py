@@ -4,29 +4,58 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
-from access.door import MOST_REQUEST_BYTES, TRAINING
+from access.door import MOST_REQUEST_BYTES, TRAINING, bytes_together
+from access.tensor_fields import enclosed
 from access.tickets import TICKET_KEY
 from planner.client.door import Passage
 from planner.client.interruption import interruptible
 from planner.client.messages import failure_from_proto
+from planner.client.microbatches import Item, fill, microbatch_buffers
 from planner.client.session import SERVICE
 from planner.client.status import error_from_failure, error_from_rpc
 from planner.errors import Cancelled, PlannerError, StepNotApplied, Unavailable
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 
 _Response = stage_daemon_pb2.TrainResponse
-# A large one is serialized already, so that the bytes of its tensors are copied once.
-Request = stage_daemon_pb2.TrainRequest | bytes
+_STEP = stage_daemon_pb2.TrainRequest.DESCRIPTOR.fields_by_name["step"].number
+_MICROBATCHES = stage_daemon_pb2.TrainingStep.DESCRIPTOR.fields_by_name["microbatches"].number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRequest:
+    """A TrainRequest whose tensors' bytes are copied once, to where they are sent from. `step` is without its
+    microbatches, which stand beside their sequence numbers."""
+
+    step: stage_daemon_pb2.TrainingStep
+    microbatches: Sequence[tuple[int, Sequence[Item]]] = ()
+
+    def serialized(self) -> bytes:
+        buffers: list[bytes | memoryview] = [self.step.SerializeToString()]
+        for sequence, items in self.microbatches:
+            buffers += enclosed(_MICROBATCHES, microbatch_buffers(sequence, items))
+        return b"".join(enclosed(_STEP, buffers))
+
+    def beside(self) -> tuple[bytes, list[memoryview]]:
+        """It without its tensors' data, and that."""
+        request = stage_daemon_pb2.TrainRequest(step=self.step)
+        data: list[memoryview] = []
+        for sequence, items in self.microbatches:
+            fill(request.step.microbatches.add(sequence=sequence).values, items, data)
+        return request.SerializeToString(), data
+
+
+Request = stage_daemon_pb2.TrainRequest | StepRequest
 
 
 def serialized(request: Request) -> bytes:
-    return request if isinstance(request, bytes) else request.SerializeToString()
+    return request.serialized() if isinstance(request, StepRequest) else request.SerializeToString()
 
 
 class TrainingStreams:
@@ -104,35 +133,39 @@ class _Stream:
         self._device_id = device_id
         self._unreachable = unreachable
         self._deadline_seconds = deadline_seconds
-        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._arrived: queue.SimpleQueue[_Response | PlannerError] = queue.SimpleQueue()
-        requests: Iterator[Request] = iter(self._requests.get, None)
+        requests: Iterator[bytes] = iter(self._requests.get, None)
         self._stub = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel)
         self._ticket = ticket
         self._passage: Passage | None = None
         self._num_by_door = 0
         # The answer to what was sent last comes there.
         self._waits_at_door = False
-        train = channel.stream_stream(
-            f"{SERVICE}/Train", request_serializer=serialized, response_deserializer=_Response.FromString
-        )
+        train: Any = channel.stream_stream(f"{SERVICE}/Train", response_deserializer=_Response.FromString)
         self._call: Any = train(requests, metadata=self._metadata())
         self._thread = threading.Thread(target=self._pump, name=f"training-{device_id}", daemon=True)
         self._thread.start()
 
     def send(self, request: Request) -> None:
-        """What is serialized already is a step."""
-        self._waits_at_door = False
-        if self._passage is None or not isinstance(request, bytes) or len(request) > MOST_REQUEST_BYTES:
-            self._requests.put(request)
-            return
+        self._waits_at_door = self._passage is not None and self._goes_by(self._passage, request)
+        if not self._waits_at_door:
+            self._requests.put(serialized(request))
+
+    def _goes_by(self, passage: Passage, request: Request) -> bool:
+        """False for what cannot go by the door."""
+        if not isinstance(request, StepRequest):
+            return False
+        message, data = request.beside()
+        if max(len(message), bytes_together(map(len, data))) > MOST_REQUEST_BYTES:
+            return False
         self._num_by_door += 1
-        self._waits_at_door = True
         try:
-            with interruptible(self._passage.end_waits):
-                self._passage.send(self._num_by_door, b"", [memoryview(request)], self._deadline_seconds)
+            with interruptible(passage.end_waits):
+                passage.send(self._num_by_door, message, data, self._deadline_seconds)
         except OSError:
             self._leave_door()
+        return True
 
     def save_snapshot(self, request: stage_daemon_pb2.SaveSnapshotRequest) -> Any:
         """A future: it may take long, and ends where the daemon does."""
@@ -151,7 +184,7 @@ class _Stream:
 
     def _use_door(self, opened: stage_daemon_pb2.TrainingOpened) -> None:
         self._leave_door()
-        if not opened.session_id or not opened.door.shares_memory:
+        if not opened.session_id or not opened.door.takes_tensors_beside:
             return
         # A worker that cannot be reached from here after all is asked by its daemon.
         with suppress(OSError):
@@ -184,7 +217,7 @@ class _Stream:
         self._leave_door()
         request = stage_daemon_pb2.TrainRequest()
         request.write_states.SetInParent()
-        self._requests.put(request)
+        self._requests.put(request.SerializeToString())
 
     def close(self) -> None:
         """Ends the stream; what is under way on the daemon ends by itself."""

@@ -14,9 +14,8 @@ from typing import Any
 
 from access.files import WatchedCredentials
 from access.host import host_identity
-from access.tensor_fields import enclosed
 from planner.client.connection import open_channel
-from planner.client.microbatches import InputEncoder, Item, decode, fill_tensor, kind_of_batch, microbatch_buffers
+from planner.client.microbatches import InputEncoder, Item, decode, fill_tensor, kind_of_batch
 from planner.client.pipeline import DATA_MESSAGE_BYTES, Batch, Pipeline
 from planner.client.pytree import flatten_inputs, unflatten_outputs
 from planner.client.records import Deployment
@@ -34,7 +33,7 @@ from planner.client.training.checkpoints import (
 from planner.client.training.cutting import cut, loss_output, num_rows
 from planner.client.training.learning_rates import Schedule, constant
 from planner.client.training.optimizers import LossScaling, Optimizer, optimizer_to_proto
-from planner.client.training.streams import Request, TrainingStreams
+from planner.client.training.streams import Request, StepRequest, TrainingStreams
 from planner.errors import (
     Conflict,
     Corrupt,
@@ -56,8 +55,6 @@ Count = Callable[..., float]
 MAX_LOSSES = 3
 # A request for each daemon, made anew for each generation: its devices may be others.
 _Requests = Callable[[], Mapping[str, Request]]
-_STEP = stage_daemon_pb2.TrainRequest.DESCRIPTOR.fields_by_name["step"].number
-_MICROBATCHES = stage_daemon_pb2.TrainingStep.DESCRIPTOR.fields_by_name["microbatches"].number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -626,14 +623,13 @@ class Trainer:
         return [count / total for count in counts]
 
     def _requests(self, wanted_step: _AskedStep) -> dict[str, Request]:
-        microbatches: dict[str, list[bytes | memoryview]] = {device_id: [] for device_id in self._streams.device_ids}
+        microbatches: dict[str, list[tuple[int, Sequence[Item]]]] = {one: [] for one in self._streams.device_ids}
         for index, items in enumerate(wanted_step.microbatches):
             # Copies take turns, and the first begins again in each round of a step that has more than were planned.
             copy = index % self.microbatches % len(self._input_devices)
-            own = microbatches[self._input_devices[copy]]
-            own += enclosed(_MICROBATCHES, microbatch_buffers(index + 1, items))
-        step = self._step_message(wanted_step).SerializeToString()
-        return {device_id: b"".join(enclosed(_STEP, [step, *own])) for device_id, own in microbatches.items()}
+            microbatches[self._input_devices[copy]].append((index + 1, items))
+        step = self._step_message(wanted_step)
+        return {device_id: StepRequest(step=step, microbatches=own) for device_id, own in microbatches.items()}
 
     def _step_message(self, wanted_step: _AskedStep) -> stage_daemon_pb2.TrainingStep:
         """Without its microbatches."""

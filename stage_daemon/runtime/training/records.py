@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from stage_daemon.runtime.actions import Kind, Lane
@@ -86,8 +86,9 @@ class OptimizerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """`weights`: what each microbatch's loss counts. `microbatches`: by their place among those, the inputs of what
-    enters here; with a `refusal` they do not fit, and the step only tells the other devices so.
+    """`weights`: what each microbatch's loss counts. `microbatches`: by their place among those, of what enters here
+    what brings its inputs to the device; each goes when its turn comes, and with it the memory that they came in. With
+    a `refusal` they do not fit, and the step only tells the other devices so.
 
     `first_microbatch` counts those of the same step that came before, whose gradients stay. One that `is_partial` only
     adds gradients up.
@@ -96,7 +97,7 @@ class Step:
     number: int
     weights: tuple[float, ...]
     learning_rates: tuple[float, ...]
-    microbatches: Mapping[int, tuple[Item, ...]] = field(default_factory=dict)
+    microbatches: dict[int, Callable[[], tuple[Item, ...]]] = field(default_factory=dict)
     clip_norm: float | None = None
     loss_scale: float = 1.0
     refusal: MicrobatchFailure | None = None

@@ -42,10 +42,7 @@ _Combine = Callable[[Sequence[tuple[Item, ...]]], tuple[Item, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSurroundings:
-    """What a device trains with. `output_ids` are only where the last stage is, `input_ids` where the first is.
-
-    `on_device` brings a microbatch's inputs to it.
-    """
+    """What a device trains with. `output_ids` are only where the last stage is, `input_ids` where the first is."""
 
     lane: TrainingLane
     stages: Mapping[int, Stage]
@@ -54,7 +51,6 @@ class TrainingSurroundings:
     mail: Mail
     input_ids: tuple[int, ...] = ()
     output_ids: tuple[int, ...] = ()
-    on_device: Callable[[tuple[Item, ...]], tuple[Item, ...]] = lambda items: items
 
 
 class StepInterpreter:
@@ -191,8 +187,12 @@ class StepInterpreter:
     def _take_input(self, stage: int, environment: Environment) -> None:
         if self._step.refusal is not None:
             self._note(environment, self._step.refusal)
+            return
+        try:
+            inputs = self._step.microbatches.pop(self._place(environment))()
+        except Exception as error:
+            self._fail(self._stages[stage], environment, error)
         else:
-            inputs = self._around.on_device(self._step.microbatches[self._place(environment)])
             environment.add(self._around.input_ids, inputs)
 
     def _receive(self, index: int, environment: Environment) -> None:

@@ -45,6 +45,22 @@ def test_a_step_is_read_alike_with_and_without_the_parser(
     assert request == request_of_a_step
 
 
+def test_a_step_is_read_alike_with_its_tensors_beside_it(request_of_a_step: stage_daemon_pb2.TrainRequest) -> None:
+    content = request_of_a_step.SerializeToString()
+    _, expected = training_wire.read_request(content)
+    payload = bytearray()
+    for one in request_of_a_step.step.microbatches:
+        for value in one.values:
+            if value.HasField("tensor"):
+                payload += bytes(-len(payload) % 64) + value.tensor.data
+                value.tensor.ClearField("data")
+    request, microbatches = training_wire.read_request(request_of_a_step.SerializeToString(), memoryview(payload))
+    assert request == request_of_a_step
+    for one, other in zip(microbatches, expected, strict=True):
+        assert one.sequence == other.sequence
+        assert list(map(plain, one.items)) == list(map(plain, other.items))
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_large_request_that_is_no_single_step_is_the_parsers(
     monkeypatch: pytest.MonkeyPatch, request_of_a_step: stage_daemon_pb2.TrainRequest, times: int

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from planner.client.training.streams import TrainingStreams
+from planner.client.training.streams import StepRequest, TrainingStreams
 from planner.errors import StepNotApplied, Unavailable
 from protos.v1 import planner_pb2, stage_daemon_pb2, stage_daemon_pb2_grpc
 from stage_daemon.runtime.ingress import Ingress, InputFormat
@@ -118,9 +118,9 @@ def test_a_door_that_closes_answers_no_step(asks_first: bool) -> None:
     with opened({"a": daemon}) as streams:
         streams.ask({"a": stage_daemon_pb2.TrainRequest(open=stage_daemon_pb2.OpenTraining())})
         trainer = daemon.trainers.get(timeout=WAIT_SECONDS)
-        step = stage_daemon_pb2.TrainRequest(step=stage_daemon_pb2.TrainingStep(number=1)).SerializeToString()
+        step = StepRequest(step=stage_daemon_pb2.TrainingStep(number=1))
         if asks_first:
-            closing = threading.Thread(target=lambda: trainer.recv(len(step)) and trainer.close())
+            closing = threading.Thread(target=lambda: trainer.recv(1 << 16) and trainer.close())
             closing.start()
         else:
             trainer.close()

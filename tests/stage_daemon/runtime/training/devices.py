@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import torch
@@ -101,7 +102,7 @@ class Cluster:
             number=self.num_steps,
             weights=tuple(weights or [1.0 / len(microbatches)] * len(microbatches)),
             learning_rates=tuple(rates or (rate,)),
-            microbatches=dict(enumerate(map(tuple, microbatches))),
+            microbatches={place: partial(tuple, items) for place, items in enumerate(microbatches)},
             clip_norm=clip_norm,
             loss_scale=loss_scale,
         )

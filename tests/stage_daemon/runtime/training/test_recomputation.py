@@ -151,7 +151,10 @@ def test_graphs_of_one_microbatch_are_held_at_once() -> None:
     most = {}
     for cluster in both_ways(Layers(8), lambda count, seed: rows(16 * count, seed), (0,), PipelineSchedule.GPIPE):
         step = Step(
-            number=1, weights=(0.25,) * 4, learning_rates=(0.1,), microbatches=dict.fromkeys(range(4), rows(64, 1))
+            number=1,
+            weights=(0.25,) * 4,
+            learning_rates=(0.1,),
+            microbatches=dict.fromkeys(range(4), lambda: rows(64, 1)),
         )
         with saved_bytes() as read:
             assert cluster.interpreters[cluster.first].run(step).applied

@@ -6,6 +6,7 @@ import pytest
 
 from protos.v1 import stage_daemon_pb2
 from stage_daemon.worker.training import Training
+from stage_daemon.worker.training_inlet import Request
 from tests.stage_daemon.runtime.training.test_checkpoints import cluster_of
 
 
@@ -15,8 +16,9 @@ def test_a_request_that_cannot_be_read_is_answered_and_ends_nothing(request_byte
     [told] = cluster_of("layers", (0,)).told.values()
     responses: list[stage_daemon_pb2.TrainResponse] = []
     training = Training(told, lambda response, _: responses.append(response))
-    training.submit(request_bytes)
-    training.submit(stage_daemon_pb2.TrainRequest(read_states=stage_daemon_pb2.ReadStates()).SerializeToString())
+    read_states = stage_daemon_pb2.TrainRequest(read_states=stage_daemon_pb2.ReadStates()).SerializeToString()
+    for content in (request_bytes, read_states):
+        training.submit(Request(content))
     training.take_no_more()
     training.run()
     refused, *states, done = responses
