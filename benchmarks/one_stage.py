@@ -1,11 +1,12 @@
 """One deployed stage beside the bare module, and large tensors beside a bare gRPC stream, in interleaved windows.
 
-    python -m benchmarks.one_stage [windows [stages|models|latencies|large ...]]
+    python -m benchmarks.one_stage [windows [stages|models|latencies|large|batches ...]]
 
 First, stages of 3 and 30 ms: microbatches that follow each other, and one at a time. Then small models of many
 operators, each whole on one stage. Then the latency that each of one to three near-empty stages adds to a microbatch
 that is alone. Then tensors of 16 MiB, into the pipeline, out of it and both: from client to worker, by the public gRPC
-streams, and through a bare gRPC stream that echoes bytes. Every process runs one thread per operator.
+streams, and through a bare gRPC stream that echoes bytes. Last, training steps of large batches through a stage that
+does little with them. Every process runs one thread per operator.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from benchmarks.one_thread_daemons import one_thread_daemons
 from benchmarks.pipeline_peers import Spent, Window, cpu_seconds, processes_under
 from planner.client import PlannerClient, export
 from planner.client.pipeline import Batch, Pipeline
-from planner.plan.options import CutMode, SingleMode
+from planner.partition.objective import PipelineSchedule, Training
+from planner.plan.options import CutMode, PlanOptions, SingleMode
 from tests.builders.case import Case
 from tests.builders.registry import FAMILIES
 
@@ -43,6 +45,11 @@ LONE_MICROBATCHES = 300
 COUNTS = (1, 2, 3)
 MODELS = ("bert", "gpt2", "llama", "t5", "vit", "unet", "resnet50", "dlrm", "mixture")
 MODEL_MICROBATCHES = 60
+BATCHES_BYTES = (4 << 20, 64 << 20)
+BATCH_COLUMNS = 2048
+STEP_MICROBATCHES = 8
+STEPS = 10
+RATE = 1e-3
 METHOD = "/benchmarks.Echo/Echo"
 MESSAGE_OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 
@@ -284,11 +291,72 @@ def large_tensors(daemons: Daemons, num_windows: int) -> None:
             print(f"| {way}: {name} | {spent.wall * 1e3:.2f} | {spent.cpu * 1e3:.2f} | {rate:.2f} |", flush=True)
 
 
+class Error(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(BATCH_COLUMNS))
+
+    def forward(self, hidden: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(hidden * self.scale, target)
+
+
+def batches(daemons: Daemons, num_windows: int) -> None:
+    print("| training step of a batch | ms per step | of CPU |")
+    print("|---|---|---|")
+    for size_bytes in BATCHES_BYTES:
+        rows = size_bytes // (2 * STEP_MICROBATCHES * BATCH_COLUMNS * 4)
+        part = torch.randn(rows, BATCH_COLUMNS)
+        batch = (part.repeat(STEP_MICROBATCHES, 1), part.repeat(STEP_MICROBATCHES, 1))
+        with torch.enable_grad(), ExitStack() as stack:
+            windows = {
+                "one process": measured([], partial(_step_here, Error(), batch)),
+                "by the door": stack.enter_context(_trained(daemons, part, batch)),
+                "by gRPC": stack.enter_context(_trained(daemons, part, batch, by_grpc=True)),
+            }
+            each = medians(windows, num_windows, STEPS)
+        for name, spent in each.items():
+            print(f"| {size_bytes >> 20} MiB: {name} | {spent.wall * 1e3:.2f} | {spent.cpu * 1e3:.2f} |", flush=True)
+
+
+def _step_here(module: torch.nn.Module, batch: tuple[torch.Tensor, ...], num: int) -> None:
+    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+    for _ in range(num):
+        for part in zip(*(one.chunk(STEP_MICROBATCHES) for one in batch), strict=True):
+            (module(*part) / STEP_MICROBATCHES).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@contextmanager
+def _trained(
+    daemons: Daemons, part: torch.Tensor, batch: tuple[torch.Tensor, ...], *, by_grpc: bool = False
+) -> Iterator[Window]:
+    client = daemons.client
+    options = PlanOptions(
+        mode=SingleMode(),
+        training=Training(schedule=PipelineSchedule.ONE_F_ONE_B, microbatches=STEP_MICROBATCHES),
+    )
+    graph = client.submit(export(Error(), args=(part, part)))
+    deployment = client.deploy(client.create_plan(graph.id, options).id)
+    with (
+        mock.patch("planner.client.training.trainer.host_identity", return_value="") if by_grpc else nullcontext(),
+        client.train(deployment.id, f"sgd:lr={RATE}") as trainer,
+    ):
+
+        def work(num: int) -> None:
+            for _ in range(num):
+                trainer.step(*batch)
+
+        yield measured(daemons.process_ids, work)
+    client.stop(deployment.id)
+
+
 PARTS: dict[str, Callable[[Daemons, int], None]] = {
     "stages": stages,
     "models": models,
     "latencies": latencies,
     "large": large_tensors,
+    "batches": batches,
 }
 
 
