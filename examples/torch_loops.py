@@ -100,7 +100,7 @@ def over_daemons(client: PlannerClient, module: Labelled, loop: Loop, num_steps:
     )
     deployment = client.deploy(client.create_plan(client.submit(exported).id, options).id)
     try:
-        with client.train(deployment.id, f"adamw:lr={RATE}", loss="loss") as trainer:
+        with client.train(deployment.id, f"adamw:lr={RATE}", loss="loss", outputs=()) as trainer:
             model = PipelinedModule(trainer)
             losses = loop(model, PipelinedOptimizer(model), num_steps)
             module.load_state_dict(model.state_dict())

@@ -171,6 +171,7 @@ class DeploymentCalls(CheckpointCalls):
         skip_nonfinite: bool = False,
         seed: str = "",
         deadline_seconds: float = 300.0,
+        outputs: Sequence[str] | None = None,
         checkpoints: Checkpointing | None = None,
         resume: str | None = None,
     ) -> Trainer:
@@ -178,6 +179,9 @@ class DeploymentCalls(CheckpointCalls):
 
         `loss` names the output that is trained on; without it the only floating scalar is. `seed` decides what dropout
         draws; without it the deployment does. `resume` is a checkpoint's id, or a run of which the latest is taken.
+
+        `outputs` says what of the module's outputs comes back with each step beside the losses: names, or parts as in
+        `pipeline`; None for all of them. Of a language model that returns logits, these take longer than the step.
 
         With `checkpoints` it writes them by itself, and outlives the loss of a worker or a daemon where the deployment
         recovers: it goes on from the last checkpoint, and does the steps since then again.
@@ -214,6 +218,7 @@ class DeploymentCalls(CheckpointCalls):
             loss_scaling=loss_scaling,
             skip_nonfinite=skip_nonfinite,
             seed=seed,
+            outputs=outputs,
             deadline_seconds=deadline_seconds,
             credentials=self._connection.credentials,
             ticket=TicketHolder(self._connection, deployment.id).ticket,

@@ -36,6 +36,10 @@ class ChosenOutput:
     dims: tuple[int | slice, ...] = ()
     argmax_dim: int | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        return not self.dims and self.argmax_dim is None
+
     def fill(self, message: stage_daemon_pb2.ChosenOutput) -> None:
         message.index = self.index
         for dim in self.dims:

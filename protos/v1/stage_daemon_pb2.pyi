@@ -1555,6 +1555,7 @@ class OpenTraining(google.protobuf.message.Message):
     LOSS_VALUE_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
     HOST_FIELD_NUMBER: builtins.int
+    OUTPUTS_FIELD_NUMBER: builtins.int
     deployment_id: builtins.str
     loss_value: builtins.int
     """Value.id of the output that is trained on."""
@@ -1564,6 +1565,10 @@ class OpenTraining(google.protobuf.message.Message):
     """Of the client, where it can reach workers of its own host by their doors."""
     @property
     def optimizer(self) -> Global___Optimizer: ...
+    @property
+    def outputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ChosenOutput]:
+        """What comes back of each microbatch, in this order; none: every non-constant output of the graph, whole."""
+
     def __init__(
         self,
         *,
@@ -1572,9 +1577,10 @@ class OpenTraining(google.protobuf.message.Message):
         loss_value: builtins.int = ...,
         seed: builtins.str = ...,
         host: builtins.str = ...,
+        outputs: collections.abc.Iterable[Global___ChosenOutput] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["optimizer", b"optimizer"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "host", b"host", "loss_value", b"loss_value", "optimizer", b"optimizer", "seed", b"seed"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "host", b"host", "loss_value", b"loss_value", "optimizer", b"optimizer", "outputs", b"outputs", "seed", b"seed"]) -> None: ...
 
 Global___OpenTraining: typing_extensions.TypeAlias = OpenTraining
 

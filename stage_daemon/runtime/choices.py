@@ -33,6 +33,16 @@ class Choice:
         return part if self.argmax_dim is None else part.argmax(self.argmax_dim)
 
 
+def parts_of(items: Sequence[Item], choices: Sequence[Choice]) -> tuple[Item, ...] | MicrobatchFailure:
+    """A part that the items do not have makes it a failure."""
+    try:
+        return tuple(choice.of(items) for choice in choices)
+    except (IndexError, RuntimeError) as error:
+        if ruins_device(error):
+            raise
+        return MicrobatchFailure(reason=InvalidRequest.reason, message=f"the chosen part of an output: {error}")
+
+
 class Choices:
     """By session. One that has chosen nothing is given everything."""
 
@@ -46,14 +56,10 @@ class Choices:
         self._choices = {**others, session_id: choices} if choices else others
 
     def apply(self, result: Result) -> Result:
-        """A part that the result does not have makes it a failure."""
         choices = self._choices.get(result.session_id)
         if choices is None or result.failure is not None:
             return result
-        try:
-            return dataclasses.replace(result, items=tuple(choice.of(result.items) for choice in choices))
-        except (IndexError, RuntimeError) as error:
-            if ruins_device(error):
-                raise
-            failure = MicrobatchFailure(reason=InvalidRequest.reason, message=f"the chosen part of an output: {error}")
-            return dataclasses.replace(result, items=(), failure=failure)
+        parts = parts_of(result.items, choices)
+        if isinstance(parts, MicrobatchFailure):
+            return dataclasses.replace(result, items=(), failure=parts)
+        return dataclasses.replace(result, items=parts)

@@ -39,7 +39,7 @@ from stage_daemon.transport.channel import FailureCallback
 from stage_daemon.transport.connect import Channels, Meeting, host_memory_bytes, open_channels
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.parcel import Item
-from stage_daemon.transport.streams import copies_of, streams_of
+from stage_daemon.transport.streams import copies_of, moved, streams_of
 from stage_daemon.transport.turn import EVERY
 from stage_daemon.worker import training_wire, wire
 from stage_daemon.worker.choices_wire import choices_from_proto
@@ -227,6 +227,7 @@ class Pipeline:
         )
 
     def _make_training(self, request: stage_daemon_pb2.ConnectStagesRequest, of_lanes: Mapping[int, Edge]) -> Training:
+        copies = self._input_format.copies
         assert self._lane_of_steps is not None
         assert self._passes is not None
         mail = Mail(
@@ -241,6 +242,7 @@ class Pipeline:
             mail=mail,
             input_ids=tuple(value.value for value in request.inputs),
             output_ids=tuple(value.value for value in request.outputs),
+            to_host=tuple if copies is None else lambda items: moved(items, copies.to_host),
         )
         training = TrainingOf(
             deployment_id=request.deployment_id,

@@ -21,6 +21,7 @@ from stage_daemon.runtime.training.states import DeviceStates, TensorKey
 from stage_daemon.runtime.training.step import StepInterpreter, TrainingSurroundings
 from stage_daemon.runtime.training.weights import Weights
 from stage_daemon.worker import shards, training_wire
+from stage_daemon.worker.choices_wire import choices_from_proto
 from stage_daemon.worker.failures import failure_from_error
 from stage_daemon.worker.training_inlet import Request, TrainingInlet
 
@@ -163,7 +164,7 @@ class Training:
         return stage_daemon_pb2.TrainResponse()
 
     def _open(self, opened: stage_daemon_pb2.OpenTraining) -> None:
-        settings = training_wire.optimizer_from_proto(opened.optimizer)
+        settings, output_ids = training_wire.optimizer_from_proto(opened.optimizer), self._training.around.output_ids
         self.interpreter = StepInterpreter(
             self._training.around,
             self._training.weights,
@@ -171,6 +172,8 @@ class Training:
             loss_id=opened.loss_value,
             seed=opened.seed or self._training.deployment_id,
             before_update=self._settle,
+            # Of those who give outputs.
+            choices=choices_from_proto(opened.outputs, len(output_ids)) if output_ids else (),
         )
         self._num_groups = len(settings.groups)
 

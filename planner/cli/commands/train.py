@@ -122,6 +122,7 @@ def train(
                 clip_norm=clip_norm,
                 schedule=None if warmup is None else cosine(steps, warmup_steps=warmup),
                 seed=seed,
+                outputs=(),
                 checkpoints=checkpoints,
                 resume=start.id if start else None,
             ) as trainer:

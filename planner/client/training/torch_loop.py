@@ -130,6 +130,7 @@ def _joined(done: Accumulated, loss: torch.Tensor) -> list[Any]:
         if position == done.loss_position:
             leaves.append(loss)
         elif not isinstance(parts[0], torch.Tensor):
+            # A number; None, where it was not chosen.
             leaves.append(parts[0])
         else:
             leaves.append(torch.cat(parts) if parts[0].dim() else torch.stack(parts))

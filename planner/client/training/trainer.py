@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -15,7 +16,8 @@ from typing import Any
 from access.files import WatchedCredentials
 from access.host import host_identity
 from planner.client.connection import open_channel
-from planner.client.microbatches import InputEncoder, Item, decode, fill_tensor, kind_of_batch
+from planner.client.microbatches import InputEncoder, Item, carried, decode, fill_tensor, kind_of_batch
+from planner.client.outputs import choose_outputs
 from planner.client.pipeline import DATA_MESSAGE_BYTES, Batch, Pipeline
 from planner.client.pytree import flatten_inputs, unflatten_outputs
 from planner.client.records import Deployment
@@ -51,6 +53,8 @@ from protos.v1 import stage_daemon_pb2
 
 # Of a batch's arguments: what a microbatch of it counts, as the number of its tokens that are not padding.
 Count = Callable[..., float]
+# Of a step: more takes longer than a small step does.
+LARGE_OUTPUT_BYTES = 1 << 24
 # In a row, while one request is done. A batch that kills its worker would do so for ever.
 MAX_LOSSES = 3
 # A request for each daemon, made anew for each generation: its devices may be others.
@@ -59,7 +63,8 @@ _Requests = Callable[[], Mapping[str, Request]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """`loss` is the whole batch's, `losses` are the microbatches', and `outputs` what the module returned for each.
+    """`loss` is the whole batch's, `losses` are the microbatches', and `outputs` what the module returned for each, or
+    a dict of what was chosen, by its text.
 
     `gradient_norm` is over all stages, before clipping. `bubble_share` is the share of all devices' time that none of
     them spent in passes. Not `applied`: the loss or the norm was not finite, and no weight has changed.
@@ -78,7 +83,8 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulated:
-    """`loss` is the batch's, `outputs` are the leaves that the module returned for each microbatch."""
+    """`loss` is the batch's, `outputs` are the leaves that the module returned for each microbatch, None those that
+    were not chosen."""
 
     loss: float
     outputs: tuple[tuple[Any, ...], ...]
@@ -122,7 +128,8 @@ class Trainer:
     """Made by PlannerClient.train. One thread at a time. Leaving it lets others train; the weights stay.
 
     `reduction` says how the module's loss sums up over a batch: "mean" over its rows, "sum", or a function that takes a
-    microbatch's arguments and returns what its loss is a mean over, such as its number of tokens.
+    microbatch's arguments and returns what its loss is a mean over, such as its number of tokens. `outputs`: what comes
+    back with each step beside the losses, as in PlannerClient.pipeline; None: all that the module returns.
     """
 
     def __init__(
@@ -143,6 +150,7 @@ class Trainer:
         pipeline: Callable[[], Pipeline],
         why_failed: Callable[[], DeploymentFailed | None],
         store: CheckpointStore,
+        outputs: Sequence[str] | None = None,
         checkpoints: Checkpointing | None = None,
         find_next: Callable[[str, int], Deployment | None] | None = None,
         credentials: WatchedCredentials | None = None,
@@ -157,6 +165,8 @@ class Trainer:
         self.microbatches = microbatches
         self._optimizer = optimizer
         self._loss_position, loss_value = loss_output(graph, loss)
+        self.chosen = None if outputs is None else choose_outputs(graph, outputs)
+        self._has_warned = False
         self._reduction = reduction
         self._clip_norm = clip_norm
         self._schedule = schedule or constant()
@@ -226,13 +236,18 @@ class Trainer:
         """
         if not share > 0:
             raise InvalidArgument(f"share is {share}, needs more than 0")
+        parts = [one.text for one in self.chosen or () if not one.is_whole]
+        if parts:
+            raise InvalidArgument(
+                f"output {parts[0]!r} is a part, and gradients are accumulated with whole outputs only"
+            )
         microbatches = cut(self.graph, flatten_inputs(self.graph, args, kwargs), self.microbatches)
         weights = [share * weight for weight in self._weights(microbatches)]
         before = self._pending.loss
         outputs = self._run(microbatches, weights, is_partial=True)
         return Accumulated(
             loss=(self._pending.loss - before) / share,
-            outputs=tuple(map(tuple, outputs)),
+            outputs=tuple(map(self._leaves, outputs)),
             loss_position=self._loss_position,
         )
 
@@ -397,6 +412,11 @@ class Trainer:
             seed=seed,
             host=host_identity(),
         )
+        if self.chosen is not None:
+            # The loss comes first.
+            opened.outputs.add().index = self._loss_position
+            for one in self.chosen:
+                one.fill(opened.outputs.add())
         answers = self._ask_all(stage_daemon_pb2.TrainRequest(open=opened))
         # By device: the names of the states that it holds.
         self._states_by_device = {device_id: tuple(replies[-1].opened.states) for device_id, replies in answers.items()}
@@ -566,9 +586,11 @@ class Trainer:
         pending.device_seconds += sum(one.seconds for one in pending.done.values())
         if not microbatches:
             return []
-        kind = kind_of_batch(microbatches[0])
-        outputs = [decode(output.values, kind) for output in self._outputs_of(pending.done)]
-        losses = [_number(output[self._loss_position]) for output in outputs]
+        kind, given = kind_of_batch(microbatches[0]), list(self._outputs_of(pending.done))
+        self._warn_of_large(given)
+        outputs = [decode(output.values, kind) for output in given]
+        loss_position = self._loss_position if self.chosen is None else 0
+        losses = [_number(output[loss_position]) for output in outputs]
         pending.losses += losses
         pending.loss += sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
         return outputs
@@ -578,6 +600,35 @@ class Trainer:
         of_copies = (zip(done[one].sequences, done[one].outputs, strict=True) for one in self._output_devices)
         by_sequence = dict(itertools.chain.from_iterable(of_copies))
         return (by_sequence[sequence] for sequence in sorted(by_sequence))
+
+    def _as_asked(self, values: Sequence[Any]) -> Any:
+        if self.chosen is None:
+            return unflatten_outputs(self.graph, list(values))
+        return dict(zip((one.text for one in self.chosen), values[1:], strict=True))
+
+    def _leaves(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        if self.chosen is None:
+            return tuple(values)
+        leaves: list[Any] = [None] * len(carried(self.graph.outputs))
+        for index, value in zip((self._loss_position, *(one.index for one in self.chosen)), values, strict=True):
+            leaves[index] = value
+        return tuple(leaves)
+
+    def _warn_of_large(self, given: Sequence[stage_daemon_pb2.MicrobatchResult]) -> None:
+        """Once, where nothing was chosen."""
+        if self.chosen is not None or self._has_warned:
+            return
+        outputs = carried(self.graph.outputs)
+        sizes = [sum(len(one.values[position].tensor.data) for one in given) for position in range(len(outputs))]
+        if sum(sizes) < LARGE_OUTPUT_BYTES:
+            return
+        self._has_warned = True
+        largest, _ = outputs[sizes.index(max(sizes))]
+        warnings.warn(
+            f"each step brings {sum(sizes) / 2**20:,.0f} MiB of outputs back, most of it {largest!r}: give client.train"
+            " outputs=[], or those that you read, and the others stay on the devices",
+            stacklevel=5,
+        )
 
     def _factor(self) -> float:
         return self._schedule(self._num_steps) if self._pending.factor is None else self._pending.factor
@@ -591,7 +642,7 @@ class Trainer:
             number=self._num_steps,
             loss=done.loss,
             losses=tuple(done.losses),
-            outputs=tuple(unflatten_outputs(self.graph, list(output)) for output in outputs),
+            outputs=tuple(map(self._as_asked, outputs)),
             gradient_norm=last.gradient_norm,
             applied=last.applied,
             learning_rate=rate,

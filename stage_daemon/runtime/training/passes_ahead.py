@@ -25,7 +25,7 @@ from stage_daemon.transport.streams import Event, Streams
 
 # One that is computed, and the next. As many messages wait to leave: they hold memory.
 _MOST_WAITING = 2
-_LEAVING = frozenset({Kind.SEND, Kind.SEND_GRADIENT})
+_LEAVING = frozenset({Kind.SEND, Kind.SEND_GRADIENT, Kind.GIVE_OUTPUT})
 
 
 class Passes(Protocol):

@@ -19,6 +19,7 @@ from stage_daemon.errors import StageFailed
 from stage_daemon.randomness import drawing
 from stage_daemon.runtime.action_loop import ActionLoop
 from stage_daemon.runtime.actions import Action, Kind, Lane
+from stage_daemon.runtime.choices import Choice, parts_of
 from stage_daemon.runtime.environment import Environment, reading
 from stage_daemon.runtime.failures import raise_if_ruinous, stage_failure
 from stage_daemon.runtime.metrics import StageMetrics
@@ -42,7 +43,10 @@ _Combine = Callable[[Sequence[tuple[Item, ...]]], tuple[Item, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSurroundings:
-    """What a device trains with. `output_ids` are only where the last stage is, `input_ids` where the first is."""
+    """What a device trains with. `output_ids` are only where the last stage is, `input_ids` where the first is.
+
+    `to_host` brings outputs away from the device.
+    """
 
     lane: TrainingLane
     stages: Mapping[int, Stage]
@@ -51,12 +55,14 @@ class TrainingSurroundings:
     mail: Mail
     input_ids: tuple[int, ...] = ()
     output_ids: tuple[int, ...] = ()
+    to_host: Callable[[tuple[Item, ...]], tuple[Item, ...]] = lambda items: items
 
 
 class StepInterpreter:
     """One client's training: an optimizer of its own, on weights that stay.
 
-    `before_update` is called before an optimizer writes to them, and may block.
+    `before_update` is called before an optimizer writes to them, and may block. `choices`: what is given of the
+    outputs; none: all of them.
     """
 
     def __init__(
@@ -68,10 +74,12 @@ class StepInterpreter:
         loss_id: int,
         seed: str,
         before_update: Callable[[], None] = lambda: None,
+        choices: tuple[Choice, ...] = (),
     ) -> None:
         self._around = around
         self._passes = around.passes
         self._before_update = before_update
+        self._choices = choices
         self._lane = around.lane
         self._stages = accumulating_stages(around.stages, around.lane)
         self._weights = weights
@@ -245,12 +253,22 @@ class StepInterpreter:
         self._outgoing(Kind.SEND, index, edge, environment, tuple(map(_detached, items)))
 
     def _give_output(self, stage: int, environment: Environment) -> None:
-        if environment.failure is None:
-            outputs = environment.read(self._around.output_ids)
-            self._outputs[self._place(environment)] = tuple(map(_detached, outputs))
-            loss = environment.values.get(self._loss_id)
-            if isinstance(loss, torch.Tensor):
-                self._losses.append(loss.detach())
+        if environment.failure is not None:
+            return
+        outputs = environment.read(self._around.output_ids)
+        given = parts_of(outputs, self._choices) if self._choices else outputs
+        if isinstance(given, MicrobatchFailure):
+            self._note(environment, given)
+            return
+        loss = environment.values.get(self._loss_id)
+        if isinstance(loss, torch.Tensor):
+            self._losses.append(loss.detach())
+        position = self._position(Kind.GIVE_OUTPUT, stage, environment)
+        leave = partial(self._keep_outputs, self._place(environment), tuple(map(_by_itself, given)))
+        self._passes.hand_on(self._step.number, position, leave)
+
+    def _keep_outputs(self, place: int, outputs: tuple[Item, ...]) -> None:
+        self._outputs[place] = self._around.to_host(outputs)
 
     def _receive_gradient(self, index: int, environment: Environment) -> None:
         edge = self._lane.edges[index].gradients
@@ -432,6 +450,14 @@ def _pass(environment: Environment) -> StagePass:
 
 def _detached(item: Item) -> Item:
     return item.detach() if isinstance(item, torch.Tensor) else item
+
+
+def _by_itself(item: Item) -> Item:
+    """Without the rest of what it is a part of, which would stay as long as it does."""
+    if not isinstance(item, torch.Tensor):
+        return item
+    is_part = item.untyped_storage().nbytes() > item.nbytes
+    return item.detach().clone() if is_part else item.detach()
 
 
 def _sums_of_present(parts: Sequence[tuple[Item, ...]]) -> tuple[Item, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +18,9 @@ from stage_daemon.runtime.actions import Action, Kind
 from stage_daemon.runtime.stage import Stage
 from stage_daemon.runtime.timeline import COMPUTE, SENDS, timed
 from stage_daemon.runtime.training.passes_ahead import PassesAhead
+from stage_daemon.runtime.training.records import Step
+from stage_daemon.runtime.training.step import StepInterpreter
+from tests.stage_daemon.runtime.training.devices import SEED, SGD
 from tests.stage_daemon.runtime.training.modules import Layers, Normed, Skips, Tied, rows, tokens
 from tests.stage_daemon.runtime.training.test_step import assert_same_steps, both
 from tests.stage_daemon.transport.made_up_device import MadeUpStreams
@@ -181,8 +186,9 @@ def test_a_pass_that_cannot_be_launched_is_forgotten() -> None:
 def test_each_thread_has_a_timeline_and_no_action_stands_in_two() -> None:
     is_done = threading.Event()
     running = Running(MadeUpStreams(seconds=0.5, is_done=is_done))
-    assert all(running.passes.times_elsewhere(kind) for kind in (*COMPUTE, Kind.SEND, Kind.SEND_GRADIENT))
-    assert not any(running.passes.times_elsewhere(kind) for kind in (Kind.RECEIVE, Kind.GIVE_OUTPUT, Kind.AGREE))
+    leaving = (Kind.SEND, Kind.SEND_GRADIENT, Kind.GIVE_OUTPUT)
+    assert all(running.passes.times_elsewhere(kind) for kind in (*COMPUTE, *leaving))
+    assert not any(running.passes.times_elsewhere(kind) for kind in (Kind.RECEIVE, Kind.AGREE))
     _, device, departures = running.passes.timelines
     running.compute(1)
     running.send(1)
@@ -195,3 +201,30 @@ def test_each_thread_has_a_timeline_and_no_action_stands_in_two() -> None:
     assert device.total_seconds(COMPUTE) == 0.5
     assert 0.0 <= departures.total_seconds(SENDS) < WAIT_SECONDS
     running.end()
+
+
+def test_outputs_leave_the_device_on_the_thread_that_waits_for_it() -> None:
+    streams = MadeUpStreams()
+    cluster, _ = both(Layers(), rows, 1, [0], streams=lambda: streams)
+    [told] = cluster.told.values()
+    brought: list[str] = []
+
+    def to_host(items: tuple[Any, ...]) -> tuple[Any, ...]:
+        brought.append(threading.current_thread().name)
+        assert ("host waits for", "compute") in streams.log
+        return items
+
+    [output] = cluster.graph.outputs
+    content: Any = output.content
+    interpreter = StepInterpreter(
+        replace(told.around, to_host=to_host), told.weights, SGD, loss_id=content.value_id, seed=SEED
+    )
+    step = Step(
+        number=1,
+        weights=(0.25,) * 4,
+        learning_rates=(0.1,),
+        microbatches={place: partial(rows, 4, place) for place in range(4)},
+    )
+    outcome = interpreter.run(step)
+    assert (sorted(outcome.outputs), outcome.applied) == ([0, 1, 2, 3], True)
+    assert brought == ["training-out"] * 4

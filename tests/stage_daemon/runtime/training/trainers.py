@@ -174,6 +174,7 @@ def trainer_on(
         pipeline=lambda: pytest.fail("nothing is evaluated"),
         why_failed=lambda: None,
         store=saved,
+        outputs=options.pop("outputs", None),
         checkpoints=options.pop("checkpoints", None),
         find_next=find_next if later else None,
     )
