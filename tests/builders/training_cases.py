@@ -24,6 +24,9 @@ from tests.stage_daemon.runtime.training.modules import BATCH, Normed, Skips, ro
 MAX_DEVICES = 4
 NUM_STEPS = 5
 _WHOLE = (PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.INTERLEAVED)
+# In training mode their norms are over a pixel or two, and gradients hundreds of times as large as losses: after whole
+# steps of that, rounding in the order of sums would be as large as anything.
+_STEEP, _SMALL_NORM = ("resnet50",), 0.01
 _IN_A_V = (PipelineSchedule.ZERO_BUBBLE_V, PipelineSchedule.V_HALF)
 
 
@@ -123,7 +126,7 @@ def drawn_training(seed: int) -> DrawnTraining:
     else:
         devices = _in_order_of_use([chosen.randrange(most) for _ in range(chosen.randint(1, 7))])
     microbatches = chosen.randint(1, 6)
-    return DrawnTraining(
+    drawn = DrawnTraining(
         seed=seed,
         family=family,
         devices=devices,
@@ -140,6 +143,7 @@ def drawn_training(seed: int) -> DrawnTraining:
         draws_random=chosen.random() < 0.3,
         clip_norm=chosen.choice((None, 0.5)),
     )
+    return replace(drawn, clip_norm=_SMALL_NORM) if family in _STEEP and drawn.draws_random else drawn
 
 
 def _in_order_of_use(devices: Sequence[int]) -> tuple[int, ...]:

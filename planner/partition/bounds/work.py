@@ -61,13 +61,36 @@ def least_seconds_of_bundles(problem: PartitionProblem, bundles: Bundles) -> Flo
 
 
 def memory_bound(problem: PartitionProblem) -> float:
-    """The fullest device's share: all states spread evenly, or one node's own on the largest device."""
+    """The fullest device's share: all states spread evenly, or what one node holds while it runs on the largest."""
     used = np.unique(problem.use_state)
     room = problem.device_memory_bytes.astype(np.float64)
     if room.sum() <= 0:
         return 0.0
-    largest = node_state_bytes(problem).max() / room.max()
+    largest = (node_state_bytes(problem) + _held_bytes(problem)).max() / room.max()
     return max(float(problem.whole_state_bytes[used].sum() / room.sum()), float(largest)) * _MARGIN
+
+
+def _held_bytes(problem: PartitionProblem) -> Floats:
+    """[n] bytes that a stage holds while it runs each node, states aside: the storage that the node reads and makes,
+    and a buffer for each microbatch under way of what it reads from the caller and makes for it."""
+    made_roots, num_roots, num_values = problem.made_roots, problem.root_bytes.size, problem.num_values
+    # Of what is made elsewhere a stage has the value alone.
+    root_read = problem.value_root[problem.read_value]
+    keys, of_read = np.unique(problem.read_node * num_roots + root_read, return_inverse=True)
+    least = problem.root_bytes[keys % num_roots]
+    np.minimum.at(least, of_read, problem.value_bytes[problem.read_value])
+    is_input = problem.value_producer[problem.read_value] < 0
+    from_caller = np.unique(problem.read_node[is_input] * num_values + problem.read_value[is_input])
+    to_caller = np.flatnonzero(problem.value_returned & (problem.value_producer >= 0))
+    held = np.zeros(problem.num_nodes)
+    for nodes, sizes, times in (
+        (keys // num_roots, least, 1),
+        (problem.root_producer[made_roots], problem.root_bytes[made_roots], 1),
+        (from_caller // num_values, problem.value_bytes[from_caller % num_values], problem.microbatches_in_flight),
+        (problem.value_producer[to_caller], problem.value_bytes[to_caller], problem.microbatches_in_flight),
+    ):
+        np.add.at(held, nodes, times * sizes)
+    return held
 
 
 def node_state_bytes(problem: PartitionProblem) -> Floats:

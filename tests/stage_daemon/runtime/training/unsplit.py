@@ -20,11 +20,18 @@ RATE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """`losses` by step and microbatch; `states` as they are after the last step."""
+    """`losses` by step and microbatch; `norms` before they are clipped; `states` as they are after the last step."""
 
     losses: list[list[float]]
     norms: list[float]
     states: dict[str, torch.Tensor]
+    clip_norm: float | None = None
+
+    @property
+    def farthest(self) -> float:
+        """How far a step moves all weights together."""
+        largest = max(self.norms)
+        return RATE * (largest if self.clip_norm is None else min(largest, self.clip_norm))
 
 
 def unsplit(drawn: DrawnTraining) -> Trained:
@@ -52,7 +59,8 @@ def _eager(drawn: DrawnTraining) -> Trained:
         losses.append(outcome[0])
         norms.append(outcome[1])
     named = case.module.named_parameters(remove_duplicate=False)
-    return Trained(losses=losses, norms=norms, states={name: one.detach() for name, one in named if one.requires_grad})
+    states = {name: one.detach() for name, one in named if one.requires_grad}
+    return Trained(losses=losses, norms=norms, states=states, clip_norm=drawn.clip_norm)
 
 
 def cluster_of(drawn: DrawnTraining) -> Cluster:
@@ -86,7 +94,7 @@ def on_threads(drawn: DrawnTraining) -> Trained:
     identities = {id(named[name]) for name in states}
     # As a trainer's state_dict has it: what no stage reads is as it came.
     unread = {name: one.detach() for name, one in named.items() if one.requires_grad and id(one) not in identities}
-    return Trained(losses=losses, norms=norms, states=states | unread)
+    return Trained(losses=losses, norms=norms, states=states | unread, clip_norm=drawn.clip_norm)
 
 
 def shares(batches: Sequence[Batch]) -> list[float]:
@@ -119,9 +127,8 @@ def difference(trained: Trained, expected: Trained) -> float:
     scalars = [abs(one - other) / abs(other) for one, other in pairs if one != other]
     common = {name: state for name, state in expected.states.items() if name in trained.states}
     assert {state.data_ptr() for state in common.values()} == {state.data_ptr() for state in expected.states.values()}
-    farthest = RATE * max(expected.norms)
     weights = [
-        float((trained.states[name] - state).abs().max()) / max(float(state.abs().max()), farthest)
+        float((trained.states[name] - state).abs().max()) / max(float(state.abs().max()), expected.farthest)
         for name, state in common.items()
         if not torch.equal(trained.states[name], state)
     ]
