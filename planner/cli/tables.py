@@ -24,7 +24,7 @@ from planner.client.records import (
 from planner.cost.inventory import Device, Inventory
 from planner.graph.checkpoint import CheckpointRecord
 from planner.plan.depths import held_up
-from planner.plan.options import OptimalMode
+from planner.plan.options import OptimalMode, Routing
 from planner.plan.plan import Plan, Stage
 
 BAR_CELLS = 6
@@ -47,7 +47,7 @@ def plan_table(plan: Plan) -> RenderableType:
     devices = {device.id: device for device in plan.inventory.devices}
     for stage in plan.stages:
         table.add_row(*_stage_cells(stage, devices))
-    stages = [Text(_stage_line(stage)) for stage in plan.stages]
+    stages = [Text(_stage_line(plan, stage)) for stage in plan.stages]
     sources = [Text(f"seconds of {source.device_kind}: {source.text()}") for source in plan.cost_sources]
     shares = [Text(line) for line in plan.shares_of_cores]
     held = [Text(one.text()) for one in (held_up(plan),) if one is not None]
@@ -242,12 +242,14 @@ def _stage_cells(stage: Stage, devices: dict[str, Device]) -> tuple[RenderableTy
     )
 
 
-def _stage_line(stage: Stage) -> str:
+def _stage_line(plan: Plan, stage: Stage) -> str:
     """ "stage 1: encoder.layer.3 → pooler; takes 78.1 KiB, passes on 2 KiB; runs 12 nodes of earlier stages again" """
+    goes_through = plan.options.routing is Routing.RELAY or stage.index in (0, len(plan.stages) - 1)
     modules = list(dict.fromkeys(path for path in (stage.first_module, stage.last_module) if path))
     consumed_bytes = sum(entry.size_bytes for entry in stage.liveness if entry.consumed)
     passing = [entry.size_bytes for entry in stage.liveness if entry.bypassing and not entry.consumed]
-    bypass = f", passes on {format_bytes(sum(passing))} (unread: {len(passing)})" if passing else ""
+    way = "passes on" if goes_through else "is passed by"
+    bypass = f", {way} {format_bytes(sum(passing))} (unread: {len(passing)})" if passing else ""
     again = f"; runs {stage.num_recomputed_nodes} nodes of earlier stages again" if stage.recomputed_ranges else ""
     where = f"stage {stage.index}: {' → '.join(modules) or 'no module'}"
     return f"{where}; takes {format_bytes(consumed_bytes)}{bypass}{again}"

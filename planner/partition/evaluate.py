@@ -3,8 +3,9 @@
 - state: the distinct state storages that a stage reads.
 - activation: the peak, over the stage's nodes in program order, of one microbatch's live bytes. A storage made in the
   stage lives from its producer to its last access, or to the stage's end if a later stage or the caller needs it. A
-  value that enters (read here, or bypassing to a later stage) lives from the stage's start likewise. Views are free
-  and keep what they show alive; so does a view of a value that entered.
+  value that enters lives from the stage's start likewise: what is read here, with relay also what a later stage reads,
+  and in the first stage every input. Views are free and keep what they show alive; so does a view of a value that
+  entered.
 - buffer: microbatches in flight x (bytes that enter + bytes made here that a later stage or the caller needs).
 - in training, gradient and optimizer: what the trained states among them hold besides. saved: for each microbatch that
   the stage keeps at once, the storages made in it that a node with a gradient makes or reads, and the values that enter

@@ -38,7 +38,8 @@ class NodesByStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Entering:
-    """Each (value, stage that it enters) once: read there, or sent on to a later stage."""
+    """Each (value, stage that it enters) once: read there or, where it is relayed, sent on to a later stage. What the
+    caller gives enters the first stage, which sends it on."""
 
     values: Integers
     stages: Integers
@@ -49,8 +50,7 @@ def stage_bytes(problem: PartitionProblem, nodes: NodesByStage, flow: Traffic, r
 
     O((reads + values * stages that each passes) * log).
     """
-    first, hops = _span(flow.made_in + 1, flow.last_needed_in)
-    entering = _Entering(values=np.repeat(np.arange(hops.size), hops), stages=first)
+    entering = _relayed(flow) if problem.relay else _sent_directly(flow)
     states, gradients, optimizer = _held(problem, nodes.stage_of_node, flow.num_stages)
     own_saved, received_saved = _saved(problem, nodes.stage_of_node, flow, recomputing)
     return StageBytes(
@@ -60,6 +60,19 @@ def stage_bytes(problem: PartitionProblem, nodes: NodesByStage, flow: Traffic, r
         activations=_activations(problem, nodes, flow, entering) + np.where(recomputing, own_saved, 0),
         moved=_moved(problem, flow, entering),
         saved=received_saved + np.where(recomputing, 0, own_saved),
+    )
+
+
+def _relayed(flow: Traffic) -> _Entering:
+    stages, hops = _span(flow.made_in + 1, flow.last_needed_in)
+    return _Entering(values=np.repeat(np.arange(hops.size), hops), stages=stages)
+
+
+def _sent_directly(flow: Traffic) -> _Entering:
+    inputs = np.flatnonzero((flow.made_in < 0) & (flow.last_needed_in >= 0))
+    return _Entering(
+        values=np.concatenate([inputs, flow.crossings.values]),
+        stages=np.concatenate([np.zeros_like(inputs), flow.crossings.targets]),
     )
 
 

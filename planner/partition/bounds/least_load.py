@@ -1,9 +1,8 @@
 """A bound on the bottleneck by one bundle at a time: what the device that runs it has to do at least.
 
 That device is sent what the bundle reads or makes it, for which it is sent or makes what that reads, and so on; and it
-sends what the bundle makes, or runs all that reads it. Seconds of what it runs, is sent and sends add up, so the least
-that it can do is a least cut (project selection: Picard 1976). Where devices are plenty, the bundle with the most of it
-is often what no plan can better.
+sends what the bundle makes, or runs all that reads it. Seconds of what it runs, is sent and sends add up, with those of
+gradients in training. Where devices are plenty, the bundle with the most of it is often what no plan can better.
 """
 
 from __future__ import annotations
@@ -13,20 +12,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from planner.partition.bounds.around_bundles import SCALE, SINK, Messages, messages_of, network_of, read_elsewhere
 from planner.partition.bounds.work import least_seconds_of_bundles
-from planner.partition.least_cut import Network
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 
 # Relative: below what rounding in sums may add.
 _MARGIN = 1 - 1e-9
-_SCALE = 1 << 40
 # Bundles looked at, those with the most to do by themselves first.
 _MAX_BUNDLES = 64
-_SINK = -1
-
-# Seconds at either end of what a bundle makes that others read, by (maker, readers); in training with its gradients.
-_Messages = dict[tuple[int, tuple[int, ...]], float]
 
 
 def least_load_bound(problem: PartitionProblem, bundles: Bundles, proven: float) -> float:
@@ -43,18 +37,18 @@ def least_load_bound(problem: PartitionProblem, bundles: Bundles, proven: float)
     )
     sizes = problem.value_bytes + (problem.value_gradient_bytes if problem.training is not None else 0)
     seconds_of_value = np.asarray(sizes * per_byte, dtype=np.float64)
-    values, readers = _read_elsewhere(problem, bundles)
+    values, readers = read_elsewhere(problem, bundles)
     by_itself = work + 2 * latency + _exchanged(problem, bundles, values, readers, seconds_of_value)
     order = [int(bundle) for bundle in np.argsort(-by_itself, kind="stable")[:_MAX_BUNDLES]]
     most = float(by_itself[order[0]])
     if not proven < most * _MARGIN < np.inf:
         return proven
-    messages = _messages(problem, bundles, values, readers, seconds_of_value)
-    network, before, after = _network(work, messages, most), _arcs(messages, backward=True), _arcs(messages)
+    messages = messages_of(problem, bundles, values, readers, seconds_of_value)
+    network, before, after = network_of(work, messages, most), _arcs(messages, backward=True), _arcs(messages)
     for bundle in order:
         if not by_itself[bundle] * _MARGIN > proven:
             break
-        seconds = network.least_cut(bundle, _SINK) / _SCALE * most
+        seconds = network.least_cut(bundle, SINK) / SCALE * most
         if not (seconds + 2 * latency) * _MARGIN > proven:
             continue
         needed, needing = _reached(bundle, before), _reached(bundle, after)
@@ -69,15 +63,6 @@ def least_load_bound(problem: PartitionProblem, bundles: Bundles, proven: float)
     return proven
 
 
-def _read_elsewhere(problem: PartitionProblem, bundles: Bundles) -> tuple[Integers, Integers]:
-    """(values, bundles that read them), each pair once, of values that another bundle makes."""
-    made = problem.value_producer[problem.read_value] >= 0
-    values, readers = problem.read_value[made], bundles.bundle_of_node[problem.read_node[made]]
-    apart = bundles.bundle_of_node[problem.value_producer[values]] != readers
-    pairs = np.unique(values[apart] * bundles.count + readers[apart])
-    return pairs // bundles.count, pairs % bundles.count
-
-
 def _exchanged(
     problem: PartitionProblem, bundles: Bundles, values: Integers, readers: Integers, seconds_of_value: Floats
 ) -> Floats:
@@ -88,47 +73,7 @@ def _exchanged(
     return np.asarray(received + np.bincount(makers, seconds_of_value[sent], bundles.count), dtype=np.float64)
 
 
-def _messages(
-    problem: PartitionProblem, bundles: Bundles, values: Integers, readers: Integers, seconds_of_value: Floats
-) -> _Messages:
-    makers = bundles.bundle_of_node[problem.value_producer[values]]
-    reading: dict[int, list[int]] = defaultdict(list)
-    for value, reader in zip(values.tolist(), readers.tolist(), strict=True):
-        reading[value].append(reader)
-    messages: _Messages = defaultdict(float)
-    for value, maker in zip(values.tolist(), makers.tolist(), strict=True):
-        if others := reading.pop(value, None):
-            messages[maker, tuple(others)] += float(seconds_of_value[value])
-    return messages
-
-
-def _network(work: Floats, messages: _Messages, most: float) -> Network:
-    """In shares of `most`. On the source's side stands what the device runs. For a message with several readers, one
-    node stands there if it is received by any of them, one if it is sent to none."""
-    network, count = Network(), work.size
-
-    def units(seconds: float) -> int:
-        """Rounded down. No cut that matters holds more than `most`."""
-        return int(min(seconds / most, 1.0) * _SCALE)
-
-    for bundle, seconds in enumerate(work.tolist()):
-        network.add(bundle, _SINK, units(seconds))
-    for index, ((maker, readers), seconds) in enumerate(messages.items()):
-        room = units(seconds)
-        if len(readers) == 1:
-            network.add(readers[0], maker, room)
-            network.add(maker, readers[0], room)
-            continue
-        received, kept = count + 2 * index, count + 2 * index + 1
-        network.add(received, maker, room)
-        network.add(maker, kept, room)
-        for reader in readers:
-            network.add(reader, received, _SCALE)
-            network.add(kept, reader, _SCALE)
-    return network
-
-
-def _arcs(messages: _Messages, *, backward: bool = False) -> dict[int, list[int]]:
+def _arcs(messages: Messages, *, backward: bool = False) -> dict[int, list[int]]:
     """By bundle those that it sends messages to; or those that it is sent them by."""
     arcs: dict[int, list[int]] = defaultdict(list)
     for maker, readers in messages:

@@ -66,11 +66,11 @@ def memory_bound(problem: PartitionProblem) -> float:
     room = problem.device_memory_bytes.astype(np.float64)
     if room.sum() <= 0:
         return 0.0
-    largest = (node_state_bytes(problem) + _held_bytes(problem)).max() / room.max()
+    largest = (node_state_bytes(problem) + held_bytes(problem)).max() / room.max()
     return max(float(problem.whole_state_bytes[used].sum() / room.sum()), float(largest)) * _MARGIN
 
 
-def _held_bytes(problem: PartitionProblem) -> Floats:
+def held_bytes(problem: PartitionProblem) -> Floats:
     """[n] bytes that a stage holds while it runs each node, states aside: the storage that the node reads and makes,
     and a buffer for each microbatch under way of what it reads from the caller and makes for it."""
     made_roots, num_roots, num_values = problem.made_roots, problem.root_bytes.size, problem.num_values

@@ -24,6 +24,7 @@ from planner.partition.assignment import Assignment, contiguous
 from planner.partition.bounds.large_values import large_values_bound
 from planner.partition.bounds.latency import block_bound, path_bound
 from planner.partition.bounds.least_load import least_load_bound
+from planner.partition.bounds.least_memory import least_memory_bound
 from planner.partition.bounds.serial_latency import serial_bound
 from planner.partition.bounds.step_time import fill_bound
 from planner.partition.bounds.transfers import transfer_bound
@@ -116,6 +117,8 @@ def _arithmetic(portfolio: Portfolio, *, recomputes: bool = False) -> None:
     problem, bundles, objective = portfolio.problem, portfolio.bundles, portfolio.request.objective
     if objective is Objective.MEMORY:
         portfolio.prove(memory_bound(problem))
+        if not recomputes:
+            portfolio.prove(least_memory_bound(problem, bundles, portfolio.bound))
     elif objective is Objective.LATENCY:
         portfolio.prove(path_bound(problem, bundles))
         if not recomputes:

@@ -83,6 +83,7 @@ class Segments:
     def row(self, start: int, furthest_end: int) -> SegmentRow:
         problem, width = self._problem, furthest_end - start
         entering = np.flatnonzero((problem.value_producer < start) & (self._last >= start))
+        entered = self._entered(start, width, entering)
         own_values = self._made.between(start, furthest_end)
         leaving = _sums(self._bytes, own_values, problem.value_producer, self._last, start, width)
         sent, received = self._crossing(self._bytes, start, width, entering, leaving)
@@ -93,8 +94,8 @@ class Segments:
         return SegmentRow(
             start=start,
             state_bytes=self._uses.sums(problem.state_bytes.astype(np.float64), start, width),
-            activation_bytes=self._activation(start, width, entering),
-            buffer_bytes=problem.microbatches_in_flight * (float(self._bytes[entering].sum()) + leaving),
+            activation_bytes=self._activation(start, width, *entered),
+            buffer_bytes=problem.microbatches_in_flight * (self._bytes_by_node(width, *entered) + leaving),
             received_bytes=received,
             sent_bytes=sent,
             receives=num_received > 0,
@@ -130,16 +131,30 @@ class Segments:
             "most_kept_microbatches": self._most_kept,
         }
 
-    def _activation(self, start: int, width: int, entering: Integers) -> Floats:
+    def _entered(self, start: int, width: int, entering: Integers) -> tuple[Integers, Integers]:
+        """(values, nodes from the start on with which they enter): those of `entering` that a segment is sent once it
+        has that node. What is relayed, and what the caller gives, enters whatever the segment reads."""
+        if self._problem.relay or start == 0:
+            return entering, np.zeros_like(entering)
+        nodes, values = self._reads.first(start, width, self._problem.value_producer)
+        return values, nodes
+
+    def _bytes_by_node(self, width: int, values: Integers, nodes: Integers) -> Floats:
+        """Of those that have entered a segment by its last node."""
+        return np.cumsum(np.bincount(nodes, weights=self._bytes[values], minlength=width)[:width])
+
+    def _activation(self, start: int, width: int, entered: Integers, with_node: Integers) -> Floats:
         problem = self._problem
         change = np.zeros(width + 1)
         own = self._roots.between(start, start + width)
         own_bytes = problem.root_bytes[own].astype(np.float64)
         _add(change, problem.root_producer[own] - start, own_bytes)
         _add(change, np.minimum(problem.root_last_access[own] + 1 - start, width), -own_bytes)
-        change[0] += self._bytes[entering].sum()
-        _add(change, np.minimum(self._root_last[entering] + 1 - start, width), -self._bytes[entering])
-        return np.maximum.accumulate(np.cumsum(change[:-1]))
+        _add(change, with_node, self._bytes[entered])
+        _add(change, np.minimum(self._root_last[entered] + 1 - start, width), -self._bytes[entered])
+        # What enters with a later node lies there from the start on, beside what is live at each node before.
+        given = self._bytes_by_node(width, entered, with_node)
+        return np.maximum.accumulate(np.cumsum(change[:-1]) - given) + given
 
     def _crossing(
         self, sizes: Floats, start: int, width: int, entering: Integers, leaving: Floats
@@ -192,13 +207,17 @@ class _FirstUses:
 
     def sums(self, sizes: Floats, start: int, width: int, producer: Integers | None = None) -> Floats:
         """Bytes of distinct items used in each [start, start + 1 + k); given producers, of those made before it."""
+        nodes, items = self.first(start, width, producer)
+        return np.cumsum(np.bincount(nodes, weights=sizes[items], minlength=width)[:width])
+
+    def first(self, start: int, width: int, producer: Integers | None = None) -> tuple[Integers, Integers]:
+        """(nodes from the start on, items) of first uses there; given producers, of what is made before it."""
         window = slice(self._offsets[start], self._offsets[start + width])
         first = self._previous[window] < start
         items = self._items[window]
         if producer is not None:
             first &= producer[items] < start
-        nodes, items = self._nodes[window][first] - start, items[first]
-        return np.cumsum(np.bincount(nodes, weights=sizes[items], minlength=width)[:width])
+        return self._nodes[window][first] - start, items[first]
 
 
 def _sums(sizes: Floats, items: Integers, producer: Integers, last: Integers, start: int, width: int) -> Floats:

@@ -95,7 +95,7 @@ class _Search:
         self._class_of = hosts_of(problem).alike
         self._is_tight = min(self._rooms) < everything_bytes(problem)
         self._stage_bytes: dict[tuple[int, int], int] = {}
-        # Where each stage waits for another by what it is given. Memory tells them apart: it counts what passes one by.
+        # Where each stage waits for another by what it is given. Memory may tell them apart.
         self._some_join = not self._is_tight and all(
             any(self._maker[value] != bundle for value in reads) for bundle, reads in enumerate(self._reads)
         )

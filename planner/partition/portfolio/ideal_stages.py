@@ -136,9 +136,9 @@ class IdealStages:
         is_returned[problem.shown_root[~shown]] = True
         accesses = grouped(np.concatenate(roots), np.concatenate(nodes), problem.root_bytes.size)
         flowing: Floats = flowing_bytes(
-            starts, ends, self._nodes, self._made, self._needed, self._sizes, problem.value_root,
-            problem.root_bytes.astype(np.float64), problem.root_producer, *accesses, is_returned,
-            problem.microbatches_in_flight,
+            starts, ends, self._nodes, self._made, self._needed, self._sizes, self._num_read, problem.value_returned,
+            problem.relay, problem.value_root, problem.root_bytes.astype(np.float64), problem.root_producer, *accesses,
+            is_returned, problem.microbatches_in_flight,
         )  # fmt: skip
         return states + flowing
 

@@ -103,8 +103,9 @@ def between_neighbours(
 @compiled
 def flowing_bytes(
     starts: Integers, ends: Integers, members: Booleans, made: Booleans, needed: Booleans, sizes: Floats,
-    root_of_value: Integers, root_bytes: Floats, root_producer: Integers, access_begin: Integers,
-    access_node: Integers, root_is_returned: Booleans, microbatches_in_flight: int,
+    num_read: Integers, returned: Booleans, relays: bool, root_of_value: Integers, root_bytes: Floats,
+    root_producer: Integers, access_begin: Integers, access_node: Integers, root_is_returned: Booleans,
+    microbatches_in_flight: int,
 ) -> Floats:  # fmt: skip
     """By stage, the peak of one microbatch's activations and all buffers. `members` [ideal, node].
 
@@ -127,7 +128,10 @@ def flowing_bytes(
         buffered = 0.0
         for value in range(sizes.size):
             root = root_of_value[value]
-            if made[start, value] and needed[start, value]:
+            # The caller's enter the first stage, and what is relayed each one until it is needed no more.
+            enters = relays or start == 0 or num_read[end, value] > num_read[start, value]
+            enters = enters or (returned[value] and end == final)
+            if enters and made[start, value] and needed[start, value]:
                 entering[root] += sizes[value]
                 buffered += sizes[value]
             if made[end, value] and needed[end, value]:

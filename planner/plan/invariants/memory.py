@@ -1,12 +1,12 @@
 """Peak bytes of each stage, counted anew, and whether each device can hold its stages.
 
 States once per storage; in training their gradients and what the optimizer keeps. Activations of one microbatch over
-program order: what enters lives from the start, what is made lives from its node, both to the last access of their
-storage, or to the end if needed behind. Views are free. Buffers: what enters and what leaves, once per microbatch in
-flight, and in inference at least once per copy of a neighbour that a copy meets; where a copy is the first or the last
-stage's, once more for those that pass between it and the others. Saved, for each microbatch that the stage has run
-forward and not yet backward: what it made and what it was given, as far as a backward pass goes through it; where
-activations are computed again, what it was given and reads, and what it makes once.
+program order: what enters, by the plan's routing, lives from the start, what is made lives from its node, both to the
+last access of their storage, or to the end if needed behind. Views are free. Buffers: what enters and what leaves, once
+per microbatch in flight, and in inference at least once per copy of a neighbour that a copy meets; where a copy is the
+first or the last stage's, once more for those that pass between it and the others. Saved, for each microbatch that the
+stage has run forward and not yet backward: what it made and what it was given, as far as a backward pass goes through
+it; where activations are computed again, what it was given and reads, and what it makes once.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from planner.plan.invariants.broken import broken
 from planner.plan.invariants.gradients import Gradients
 from planner.plan.invariants.history import Effect, ProgramHistory
 from planner.plan.invariants.tables import Needs
+from planner.plan.options import Routing
 from planner.plan.pass_orders import pass_orders
 from planner.plan.plan import Plan, Stage, StageMemory
 
@@ -80,6 +81,7 @@ class _Recount:
         self._windows = _windows(plan)
         self._num_stages = len(plan.stages)
         self._in_flight = plan.options.in_flight
+        self._relays = plan.options.routing is Routing.RELAY
         self._saved = {
             node: saved[node] if saved else self._saved_by_rule(graph.nodes[node]) for node in gradients.nodes
         }
@@ -90,7 +92,7 @@ class _Recount:
         }
 
     def stage(self, stage: Stage, need: Needs) -> StageMemory:
-        entering = [value for value, (_, consumed, bypassing) in need.entry.items() if consumed or bypassing]
+        entering = self._entering(stage, need)
         leaving = [value for value in need.outputs if value not in self._history.given_tokens]
         own_bytes, entering_bytes = self._saved_bytes(stage, entering) if self._training else (0, 0)
         again = own_bytes if stage.recomputes_activations else 0
@@ -104,6 +106,11 @@ class _Recount:
             optimizer_bytes=sum(self._optimizer_bytes(token) for token in tokens & self._gradients.trained_tokens),
             saved_bytes=self._kept[stage.index] * (own_bytes + entering_bytes - again),
         )
+
+    def _entering(self, stage: Stage, need: Needs) -> list[int]:
+        """What the stage is sent: of what it does not read, what goes on from here."""
+        goes_on = self._relays or stage.index in (0, self._num_stages - 1)
+        return [value for value, (_, consumed, bypassing) in need.entry.items() if consumed or (bypassing and goes_on)]
 
     def _saved_by_rule(self, node: Node) -> Saved:
         result = node.outputs[0]

@@ -141,7 +141,7 @@ class Reckoner:
         entering, leaving, kept_values = [], [], set[int]()
         for value, (maker, takers) in enumerate(zip(made, needed, strict=True)):
             last = max(takers, default=-1)
-            if maker < stage <= last:
+            if maker < stage <= last and (self.problem.relay or stage in takers or stage == 0):
                 entering.append(value)
             if maker == stage and (last > stage or self._returned[value]):
                 leaving.append(value)

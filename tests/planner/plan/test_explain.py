@@ -100,7 +100,7 @@ def test_a_plan_at_its_bound_is_optimal_and_without_one_nothing_is_said() -> Non
 
 def test_each_stage_says_why_it_ends_what_it_holds_and_what_crosses() -> None:
     assert "stage 1 on node1/cpu: 1 node\n  ends because: stage 1 of a given split" in lines()
-    assert "memory 432 bytes: states 0 bytes, activations 144 bytes, buffers 288 bytes" in lines()
+    assert "memory 288 bytes: states 0 bytes, activations 96 bytes, buffers 192 bytes" in lines()
     assert "node1/cpu is filled to 0%" in lines()
     assert "on entry 2 values live: 1 read here, 1 only passing by" in lines()
     assert "sends 1 value, 48 bytes, to stage 2: value 3" in lines()

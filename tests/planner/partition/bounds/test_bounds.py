@@ -17,6 +17,7 @@ from planner.partition.bounds.fewer_nodes import without_nodes
 from planner.partition.bounds.large_values import large_values_bound, least_exchanged
 from planner.partition.bounds.latency import block_bound, path_bound
 from planner.partition.bounds.least_load import least_load_bound
+from planner.partition.bounds.least_memory import least_memory_bound
 from planner.partition.bounds.serial_latency import serial_bound
 from planner.partition.bounds.transfers import transfer_bound
 from planner.partition.bounds.work import largest_bundle_bound, memory_bound, work_bound
@@ -70,6 +71,7 @@ def of_all(problem: PartitionProblem, best: float) -> Iterator[tuple[str, Object
     yield "path", Objective.LATENCY, path_bound(problem, bundles)
     yield "blocks", Objective.LATENCY, block_bound(problem, bundles)
     yield "memory", Objective.MEMORY, memory_bound(problem)
+    yield "least memory", Objective.MEMORY, least_memory_bound(problem, bundles, 0.0)
 
 
 @pytest.mark.slow

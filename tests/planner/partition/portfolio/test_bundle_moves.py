@@ -120,11 +120,11 @@ def test_what_does_not_fit_is_tried_with_less_room(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(bundle_moves, "with_items_moved", counted)
     gained = 0
-    for number in range(12):
+    for number in range(30):
         ample = cells(number)
         in_order = contiguous(ample, (0, 6, 12, 18, ample.num_nodes), (0, 1, 2, 3))
         peaks = [stage.peak_bytes for stage in score(ample, in_order, Objective.THROUGHPUT).evaluation.stages]
-        drawn = replace(ample, device_memory_bytes=np.array(peaks) + 6)
+        drawn = replace(ample, device_memory_bytes=np.array(peaks) + 4)
         portfolio = Portfolio(drawn, THROUGHPUT)
         start = portfolio.offer(in_order)
         offer_moved_bundles(portfolio)
