@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 
 from benchmarks.nets_on_clusters import problem_of as net_on
+from planner.partition.assignment import contiguous
 from planner.partition.bounds.least_memory import least_memory_bound
 from planner.partition.bounds.work import held_bytes, memory_bound
+from planner.partition.evaluate import evaluate
 from planner.partition.modes.optimal import optimal
 from planner.partition.objective import Objective
 from planner.partition.problem import PartitionProblem
@@ -82,6 +84,20 @@ def test_a_large_value_and_what_is_needed_for_it_is_the_optimum() -> None:
     # An end of the program holds its state, what it makes and reads, and its buffers.
     assert bound == pytest.approx((500 + 60 + 2 * 60) / 1000)
     assert memory_bound(problem) < bound
+
+
+def test_of_a_view_that_is_made_elsewhere_a_stage_has_what_it_shows() -> None:
+    problem = problem_of(
+        compute_seconds=[[1.0] * 3] * 2,
+        num_inputs=0,
+        reads=[[], [0], [1]],
+        value_bytes=[100, 4, 7],
+        views={1: 0},
+        memory_bytes=[1000] * 2,
+    )
+    assert held_bytes(problem).tolist() == [100, 100, 4 + 7]
+    apart = evaluate(problem, contiguous(problem, (0, 2, 3), (0, 1)))
+    assert apart.stages[1].activation_bytes == 4 + 7
 
 
 def test_a_u_net_is_nearly_proven() -> None:
