@@ -162,7 +162,8 @@ class Copies:
         is_own = current != streams.compute
         with nullcontext() if is_own else streams.use(self._inwards):
             copied = [tensor.to(self._device, non_blocking=True, copy=True) for tensor in tensors]
-        is_read_by_device = any(tensor.nbytes >= PINNED_BYTES and streams.is_pinned(tensor) for tensor in tensors)
+        # Of any size: a slot stays pinned, whatever comes in it later, and holds small ones beside large ones.
+        is_read_by_device = any(map(streams.is_pinned, tensors))
         if is_own and not is_read_by_device:
             return copied
         done = streams.mark(current if is_own else self._inwards)

@@ -62,6 +62,18 @@ def test_a_large_slot_is_pinned_once_and_the_host_waits_until_it_is_read_or_writ
     assert streams.log[-1] == ("host waits for", "stream 1")
 
 
+def test_the_host_waits_for_small_payloads_too_where_their_slot_is_pinned() -> None:
+    """Several in one slot, or one that comes after a large one: the device reads them by itself."""
+    streams = MadeUpStreams()
+    copies, ring = Copies(streams, CPU), ring_of(1, PINNED_BYTES)
+    small = torch.frombuffer(ring.memory_of(0), dtype=torch.uint8, count=64)
+    copies.to_device([small])
+    assert ("host waits for", "stream 1") not in streams.log
+    copies.pin(ring, 0, PINNED_BYTES)
+    copies.to_device([torch.ones(3), small])
+    assert streams.log[-1] == ("host waits for", "stream 1")
+
+
 def test_memory_is_unpinned_before_it_goes() -> None:
     streams = MadeUpStreams()
     copies, ring = Copies(streams, CPU), ring_of(2, PINNED_BYTES)
