@@ -112,6 +112,8 @@ class StepInterpreter:
         for edge in self._lane.edges.values():
             self._with_gradient.setdefault(edge.values.source_stage, {loss_id}).update(edge.gradient_ids)
         self._positions = {action: position for position, action in enumerate(self._lane.actions)}
+        # When the last step ended: to add a lap up takes as long as a small pass.
+        self._computed_seconds = self._compute_seconds()
         self._loops: dict[tuple[int, bool], tuple[ActionLoop, list[tuple[int, int]]]] = {}
 
     def pushed(self, names: Iterable[str]) -> None:
@@ -126,7 +128,7 @@ class StepInterpreter:
 
     def run(self, step: Step) -> StepOutcome:
         """Of any number of microbatches: those of the plan's step at a time. Raises what ends the worker."""
-        started, busy = time.monotonic(), self._compute_seconds()
+        started, busy = time.monotonic(), self._computed_seconds
         self._step = step
         self._failure: MicrobatchFailure | None = None
         self._outputs: dict[int, tuple[Item, ...]] = {}
@@ -144,12 +146,13 @@ class StepInterpreter:
         self._passes.settle()
         if is_applied:
             self._weights.forget_gradients()
+        self._computed_seconds = self._compute_seconds()
         outcome = StepOutcome(
             outputs=self._outputs if self._failure is None else {},
             gradient_norm=self._norm,
             applied=self._applied,
             failure=self._failure,
-            busy_seconds=self._compute_seconds() - busy,
+            busy_seconds=self._computed_seconds - busy,
             seconds=time.monotonic() - started,
         )
         # The next step may be long in coming.
