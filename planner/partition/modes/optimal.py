@@ -34,7 +34,7 @@ from planner.partition.list_scheduling import offer_schedules
 from planner.partition.modes.balanced import check_num_stages
 from planner.partition.modes.lone_batch import lone_batch
 from planner.partition.modes.single import offer_single_devices
-from planner.partition.modes.size_based import size_based
+from planner.partition.modes.size_based import any_fit, size_based
 from planner.partition.modes.sparse_nn import sparse_nn
 from planner.partition.objective import Objective
 from planner.partition.ordered.least_bottleneck import least_bottleneck
@@ -145,7 +145,8 @@ def _program_order(portfolio: Portfolio) -> None:
     layout = least_bottleneck(problem, request.num_stages, prove=only_one)
     if layout is None:
         return
-    portfolio.offer(contiguous(problem, layout.boundaries, layout.devices))
+    portfolio.in_program_order = contiguous(problem, layout.boundaries, layout.devices)
+    portfolio.offer(portfolio.in_program_order)
     if only_one and _is_bottleneck(portfolio):
         portfolio.prove(layout.lower_bound_seconds)
     if only_one and _has_one_stage_each(portfolio):
@@ -222,12 +223,19 @@ def _other_modes(portfolio: Portfolio) -> None:
     for_latency = request.objective is Objective.LATENCY
     most = (MAX_LATENCY_MODE_NODES if for_latency else MAX_OTHER_OBJECTIVES_NODES) * request.effort
 
+    def otherwise(_: PartitionProblem) -> Assignment:
+        """What `any_fit` would search for again."""
+        if portfolio.in_program_order is None or request.num_stages:
+            return any_fit(problem)
+        return portfolio.in_program_order
+
     def for_a_lone_batch() -> Assignment:
-        return lone_batch(problem, request, "optimal")
+        return lone_batch(problem, request, "optimal", otherwise)
 
     modes: tuple[Callable[[], Assignment], ...] = (
-        lambda: size_based(problem),
-        lambda: sparse_nn(problem),
+        lambda: size_based(problem, otherwise),
+        # Without tables it is the one before.
+        *([lambda: sparse_nn(problem)] if problem.is_embedding.any() else []),
         for_a_lone_batch,
     )
     for mode in modes:

@@ -8,7 +8,7 @@ filled exactly. Where first fit runs out of devices although some cut fits, that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -21,8 +21,17 @@ from planner.partition.ordered.segments import Segments
 from planner.partition.problem import Booleans, Integers, PartitionProblem
 
 
-def size_based(problem: PartitionProblem) -> Assignment:
-    """Raises Infeasible where nothing fits."""
+def any_fit(problem: PartitionProblem) -> Assignment:
+    """Where first fit runs out of devices. Raises Infeasible where nothing fits."""
+    layout = least_bottleneck(problem)
+    if layout is not None:
+        reason = "first fit runs out of devices here; this cut, the least loaded that fits, is taken instead"
+        return contiguous(problem, layout.boundaries, layout.devices, [reason] * len(layout.devices))
+    raise memory_shortage(problem, "size_based")
+
+
+def size_based(problem: PartitionProblem, otherwise: Callable[[PartitionProblem], Assignment] = any_fit) -> Assignment:
+    """`otherwise` is asked where first fit runs out of devices. Raises Infeasible where nothing fits."""
     segments = Segments(problem)
     whole = int(segments.row(0, problem.num_nodes).peak_bytes[-1])
     able = [device for device in range(problem.num_devices) if _runs(problem, device, 0, [problem.num_nodes])[0]]
@@ -30,7 +39,7 @@ def size_based(problem: PartitionProblem) -> Assignment:
     if largest is not None and whole <= problem.device_memory_bytes[largest]:
         name = problem.labels.devices[largest]
         return contiguous(problem, (0, problem.num_nodes), (largest,), (f"the whole program fits {name!r}",))
-    return _first_fit(problem, segments) or _any_fit(problem)
+    return _first_fit(problem, segments) or otherwise(problem)
 
 
 def _first_fit(problem: PartitionProblem, segments: Segments) -> Assignment | None:
@@ -67,11 +76,3 @@ def _reason(problem: PartitionProblem, device: int, peak: float, ends: bool) -> 
     if ends:
         return "the program ends"
     return f"the next node would exceed the {room} of {name!r}, of which {describe_bytes(int(peak))} are filled"
-
-
-def _any_fit(problem: PartitionProblem) -> Assignment:
-    layout = least_bottleneck(problem)
-    if layout is not None:
-        reason = "first fit runs out of devices here; this cut, the least loaded that fits, is taken instead"
-        return contiguous(problem, layout.boundaries, layout.devices, [reason] * len(layout.devices))
-    raise memory_shortage(problem, "size_based")

@@ -128,6 +128,7 @@ def passes_for(most: int, num_positions: int, microbatches: int) -> Passes:
         done=np.zeros((3, most), dtype=np.int64),
         held=np.zeros(most),
         at=np.zeros(most, dtype=np.int64),
+        lacking=np.zeros(1),
         ready=np.zeros((2, most, microbatches)),
         free=np.zeros(most),
     )

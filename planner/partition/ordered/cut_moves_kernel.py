@@ -20,6 +20,9 @@ _ONE_CUT, _SEVERAL_CUTS, _TWO_DEVICES, _IDLE_DEVICE, _TURN, _JOIN, _PART = range
 _MOVES = 6 * (_ONE_CUT,) + 4 * (_SEVERAL_CUTS,) + 2 * (_TWO_DEVICES,) + (_IDLE_DEVICE, _TURN, _JOIN, _PART)
 _MAX_STRIDE = 4
 _MARGIN = 1 - 1e-9
+# A device over its memory by all of it pays as much as so many steps: ways to other plans that fit lead through some
+# that do not.
+_LACKING = 1.0
 
 
 class Line(NamedTuple):
@@ -92,7 +95,7 @@ class Passes(NamedTuple):
     then of gradients; whether it `waits` for any. Of its forward and its backward passes, [2, stages]: `handover`,
     `seconds`, `lag` until what one makes is handed over, and `ready` [2, stages, microbatches] when that was. Of passes
     for weights, where these are split: seconds. How many of all three are `done` [3, stages]. By place, `held` bytes,
-    `at` which pass a device is, and `free`: when it is."""
+    `at` which pass a device is, and `free`: when it is. `lacking`: of the fullest, as a share of its memory."""
 
     stage: Integers
     latency: Floats
@@ -107,15 +110,22 @@ class Passes(NamedTuple):
     free: Floats
     held: Floats
     at: Integers
+    lacking: Floats
 
 
 @compiled
 def step_seconds(line: Line, layout: Layout, passes: Passes, limit: float) -> float:
-    """Until the last pass is done; infinite where it is above the limit for certain, where memory does not hold a
-    stage, or its device cannot run it."""
+    """Until the last pass is done, and more where memory does not hold a stage, by the most that is `lacking`; infinite
+    where it is above the limit for certain, or a device cannot run its stage."""
     if not _weigh(line, layout, passes):
         return np.inf
-    count = layout.num_stages[0]
+    count, dearer = layout.num_stages[0], 1.0 + _LACKING * passes.lacking[0]
+    seconds: float = dearer * _seconds(line, layout, passes, count, limit / dearer)
+    return seconds
+
+
+@compiled
+def _seconds(line: Line, layout: Layout, passes: Passes, count: int, limit: float) -> float:
     in_sequence = line.per_device > 1
     if (_least_in_sequence(line, passes, count) if in_sequence else _least_step(line, passes, count)) > limit:
         return np.inf
@@ -175,9 +185,10 @@ def _least_step(line: Line, passes: Passes, count: int) -> float:
 
 @compiled
 def _weigh(line: Line, layout: Layout, passes: Passes) -> bool:
-    """Fills in what stages compute in their passes; whether their devices can hold and run them."""
+    """Fills in what stages compute in their passes, and what memory lacks; whether their devices can run them."""
     count = layout.num_stages[0]
     passes.held[:count] = 0.0
+    passes.lacking[0] = 0.0
     for stage in range(count):
         start, end, place = layout.cuts[stage], layout.cuts[stage + 1], line.place[stage]
         device = layout.devices[place]
@@ -186,7 +197,8 @@ def _weigh(line: Line, layout: Layout, passes: Passes) -> bool:
             return False
         passes.held[place] += line.resting[start, end] + line.kept[count, stage] * line.saved[start, end]
         if passes.held[place] > line.memory[device]:
-            return False
+            room = max(line.memory[device], 1.0)
+            passes.lacking[0] = max(passes.lacking[0], passes.held[place] / room - 1.0)
         passes.seconds[0, stage] = line.forward[kind, end] - line.forward[kind, start]
         passes.seconds[1, stage] = line.backward[kind, end] - line.backward[kind, start]
         passes.weights[stage] = 0.0
@@ -442,6 +454,6 @@ def anneal(
             continue
         values[0] = value
         copy(trial, here)
-        if value < values[1] * _MARGIN:
+        if passes.lacking[0] == 0.0 and value < values[1] * _MARGIN:
             values[1] = value
             copy(here, best)

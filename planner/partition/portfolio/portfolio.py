@@ -21,7 +21,8 @@ MAX_RUNNERS_UP = 2
 class Portfolio:
     """Searches offer what they find and raise the bound as far as they prove it. `runners_up`: next to the best.
 
-    `climbed`: where the local search ended last, and would end again.
+    `climbed`: where the local search ended last, and would end again. `in_program_order`: the least bottleneck's
+    segments of it.
     """
 
     def __init__(self, problem: PartitionProblem, request: Request) -> None:
@@ -29,6 +30,7 @@ class Portfolio:
         self.best: Scored | None = None
         self.runners_up: list[Scored] = []
         self.climbed: Scored | None = None
+        self.in_program_order: Assignment | None = None
         self.bound = 0.0
 
     @cached_property
