@@ -81,9 +81,7 @@ class Training:
             if not session_id or session_id != self._session_id:
                 return False
             self._session_id = 0
-            copies = self._training.inputs.copies
-            pin = () if copies is None else (copies.pin,)
-            self._inlet = TrainingInlet(connection, self.submit, *pin)
+            self._inlet = TrainingInlet(connection, self.submit, self._training.inputs.copies)
             return True
 
     def take_no_more(self) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from access.door import BEHIND, HEAD, MOST_REQUEST_BYTES, REFUSED, TAKEN, SlotReader, framed
-from access.ring import Ring
 from protos.v1 import stage_daemon_pb2
+from stage_daemon.transport.streams import Copies
 
 # A client that does not read its answer for so long is taken to have gone.
 _GIVE_SECONDS = 60.0
@@ -29,19 +29,19 @@ class Request(NamedTuple):
 
 
 class TrainingInlet:
-    """`on_request` is called on the inlet's own thread, for one request after the other. `pin` is told of each slot
-    that one came in, and of how many bytes it is."""
+    """`on_request` is called on the inlet's own thread, for one request after the other. `copies` are of the GPU that
+    trains on them."""
 
     def __init__(
         self,
         connection: socket.socket,
         on_request: Callable[[Request, TrainingInlet], None],
-        pin: Callable[[Ring, int, int], object] = lambda ring, slot, num_bytes: None,
+        copies: Copies | None = None,
     ) -> None:
         self._connection = connection
         self._connection.settimeout(_GIVE_SECONDS)
         self._on_request = on_request
-        self._pin = pin
+        self._copies = copies
         self._slots = SlotReader()
         self._readable = select.poll()
         self._readable.register(connection, select.POLLIN)
@@ -91,8 +91,8 @@ class TrainingInlet:
 
     def _payload(self, place: int, num_bytes: int) -> memoryview:
         payload = self._slots.payload(place, num_bytes)
-        assert self._slots.ring is not None
-        self._pin(self._slots.ring, place - 1, num_bytes)
+        if self._copies is not None and self._slots.ring is not None:
+            self._copies.pin(self._slots.ring, place - 1, num_bytes)
         return payload
 
     def _read(self, num_bytes: int) -> bytearray:

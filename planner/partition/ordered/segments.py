@@ -9,7 +9,7 @@ depends on its place in the pipeline: `peak_bytes` counts the most that it could
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,8 +82,8 @@ class Segments:
 
     def row(self, start: int, furthest_end: int) -> SegmentRow:
         problem, width = self._problem, furthest_end - start
-        entering = np.flatnonzero((problem.value_producer < start) & (self._last >= start))
-        entered = self._entered(start, width, entering)
+        entering = self._entering(start, width)
+        given = entering.cumulated(self._bytes, width)
         own_values = self._made.between(start, furthest_end)
         leaving = _sums(self._bytes, own_values, problem.value_producer, self._last, start, width)
         sent, received = self._crossing(self._bytes, start, width, entering, leaving)
@@ -94,8 +94,8 @@ class Segments:
         return SegmentRow(
             start=start,
             state_bytes=self._uses.sums(problem.state_bytes.astype(np.float64), start, width),
-            activation_bytes=self._activation(start, width, *entered),
-            buffer_bytes=problem.microbatches_in_flight * (self._bytes_by_node(width, *entered) + leaving),
+            activation_bytes=self._activation(start, width, entering, given),
+            buffer_bytes=problem.microbatches_in_flight * (given + leaving),
             received_bytes=received,
             sent_bytes=sent,
             receives=num_received > 0,
@@ -103,7 +103,7 @@ class Segments:
             **self._training(start, width, entering, own_values),
         )
 
-    def _training(self, start: int, width: int, entering: Integers, own_values: Integers) -> dict[str, Any]:
+    def _training(self, start: int, width: int, entering: _Uses, own_values: Integers) -> dict[str, Any]:
         """The row's fields about training; zeros in inference."""
         problem, nothing = self._problem, np.zeros(width)
         if problem.training is None:
@@ -131,39 +131,37 @@ class Segments:
             "most_kept_microbatches": self._most_kept,
         }
 
-    def _entered(self, start: int, width: int, entering: Integers) -> tuple[Integers, Integers]:
-        """(values, nodes from the start on with which they enter): those of `entering` that a segment is sent once it
-        has that node. What is relayed, and what the caller gives, enters whatever the segment reads."""
-        if self._problem.relay or start == 0:
-            return entering, np.zeros_like(entering)
-        nodes, values = self._reads.first(start, width, self._problem.value_producer)
-        return values, nodes
+    def _entering(self, start: int, width: int) -> _Uses:
+        """Values that a segment is sent once it has that node. What is relayed, and what the caller gives, enters
+        whatever the segment reads."""
+        producer = self._problem.value_producer
+        if not (self._problem.relay or start == 0):
+            return self._reads.first(start, width, producer)
+        values = np.flatnonzero((producer < start) & (self._last >= start))
+        return _Uses(np.zeros_like(values), values)
 
-    def _bytes_by_node(self, width: int, values: Integers, nodes: Integers) -> Floats:
-        """Of those that have entered a segment by its last node."""
-        return np.cumsum(np.bincount(nodes, weights=self._bytes[values], minlength=width)[:width])
-
-    def _activation(self, start: int, width: int, entered: Integers, with_node: Integers) -> Floats:
+    def _activation(self, start: int, width: int, entering: _Uses, given: Floats) -> Floats:
+        """`given`: bytes of what has entered by each node."""
         problem = self._problem
         change = np.zeros(width + 1)
         own = self._roots.between(start, start + width)
         own_bytes = problem.root_bytes[own].astype(np.float64)
         _add(change, problem.root_producer[own] - start, own_bytes)
         _add(change, np.minimum(problem.root_last_access[own] + 1 - start, width), -own_bytes)
-        _add(change, with_node, self._bytes[entered])
-        _add(change, np.minimum(self._root_last[entered] + 1 - start, width), -self._bytes[entered])
+        entering_bytes = self._bytes[entering.items]
+        _add(change, entering.nodes, entering_bytes)
+        _add(change, np.minimum(self._root_last[entering.items] + 1 - start, width), -entering_bytes)
         # What enters with a later node lies there from the start on, beside what is live at each node before.
-        given = self._bytes_by_node(width, entered, with_node)
         return np.maximum.accumulate(np.cumsum(change[:-1]) - given) + given
 
     def _crossing(
-        self, sizes: Floats, start: int, width: int, entering: Integers, leaving: Floats
+        self, sizes: Floats, start: int, width: int, entering: _Uses, leaving: Floats
     ) -> tuple[Floats, Floats]:
         """(sent, received), counting each value as its size."""
         problem, n = self._problem, self._problem.num_nodes
         sent = leaving.copy()
-        passing = entering if problem.relay or start == 0 else entering[:0]
-        if passing.size:
+        passing = entering.items
+        if passing.size and (problem.relay or start == 0):
             # What enters and is still needed goes on: every stage relays, stage 0 hands on the graph's inputs.
             change = np.zeros(width + 1)
             change[0] = sizes[passing].sum()
@@ -171,11 +169,7 @@ class Segments:
             sent += np.cumsum(change[:-1])
         if start + width == n:
             sent[-1] = 0.0
-        if start == 0:
-            return sent, np.zeros(width)
-        if problem.relay:
-            return sent, np.full(width, float(sizes[entering].sum()))
-        return sent, self._reads.sums(sizes, start, width, problem.value_producer)
+        return sent, np.zeros(width) if start == 0 else entering.cumulated(sizes, width)
 
 
 class _SortedItems:
@@ -187,6 +181,17 @@ class _SortedItems:
 
     def between(self, start: int, end: int) -> Integers:
         return self.order[self._offsets[start] : self._offsets[end]]
+
+
+class _Uses(NamedTuple):
+    """Nodes, counted from the start, and what each uses first."""
+
+    nodes: Integers
+    items: Integers
+
+    def cumulated(self, sizes: Floats, width: int) -> Floats:
+        """Sizes of the items that are used by each node, or one before it."""
+        return np.cumsum(np.bincount(self.nodes, weights=sizes[self.items], minlength=width)[:width])
 
 
 class _FirstUses:
@@ -207,17 +212,16 @@ class _FirstUses:
 
     def sums(self, sizes: Floats, start: int, width: int, producer: Integers | None = None) -> Floats:
         """Bytes of distinct items used in each [start, start + 1 + k); given producers, of those made before it."""
-        nodes, items = self.first(start, width, producer)
-        return np.cumsum(np.bincount(nodes, weights=sizes[items], minlength=width)[:width])
+        return self.first(start, width, producer).cumulated(sizes, width)
 
-    def first(self, start: int, width: int, producer: Integers | None = None) -> tuple[Integers, Integers]:
-        """(nodes from the start on, items) of first uses there; given producers, of what is made before it."""
+    def first(self, start: int, width: int, producer: Integers | None = None) -> _Uses:
+        """First uses there; given producers, of what is made before it."""
         window = slice(self._offsets[start], self._offsets[start + width])
         first = self._previous[window] < start
         items = self._items[window]
         if producer is not None:
             first &= producer[items] < start
-        return self._nodes[window][first] - start, items[first]
+        return _Uses(self._nodes[window][first] - start, items[first])
 
 
 def _sums(sizes: Floats, items: Integers, producer: Integers, last: Integers, start: int, width: int) -> Floats:
