@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from planner.client.microbatches import carried
 from planner.errors import InvalidArgument
@@ -66,6 +67,10 @@ def choose_outputs(graph: Graph, texts: Sequence[str]) -> tuple[ChosenOutput, ..
     values = graph.values_by_id()
     outputs = {name: (index, values[value_id]) for index, (name, value_id) in enumerate(carried(graph.outputs))}
     return tuple(_choose(text, outputs) for text in texts)
+
+
+def by_text(chosen: Sequence[ChosenOutput], leaves: Sequence[Any]) -> dict[str, Any]:
+    return {choice.text: leaf for choice, leaf in zip(chosen, leaves, strict=True)}
 
 
 def every_output(graph: Graph) -> tuple[ChosenOutput, ...]:

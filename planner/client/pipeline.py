@@ -18,7 +18,7 @@ from planner.client.door import KeptMemory
 from planner.client.idle_sessions import IdleSessions
 from planner.client.messages import failure_from_proto
 from planner.client.microbatches import InputEncoder, Item, decode, decode_beside, kind_of_batch
-from planner.client.outputs import ChosenOutput
+from planner.client.outputs import ChosenOutput, by_text
 from planner.client.pytree import flatten_inputs, unflatten_outputs
 from planner.client.records import Deployment
 from planner.client.session import Arrival, Session
@@ -262,7 +262,7 @@ class Pipeline:
     def _structured(self, leaves: Sequence[object]) -> Any:
         if not self.chosen:
             return unflatten_outputs(self.graph, leaves)
-        return {choice.text: leaf for choice, leaf in zip(self.chosen, leaves, strict=True)}
+        return by_text(self.chosen, leaves)
 
     def _flatten(self, batch: Any) -> list[Any]:
         if isinstance(batch, Batch):

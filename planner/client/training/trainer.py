@@ -17,7 +17,7 @@ from access.files import WatchedCredentials
 from access.host import host_identity
 from planner.client.connection import open_channel
 from planner.client.microbatches import InputEncoder, Item, carried, decode, fill_tensor, kind_of_batch
-from planner.client.outputs import choose_outputs
+from planner.client.outputs import by_text, choose_outputs
 from planner.client.pipeline import DATA_MESSAGE_BYTES, Batch, Pipeline
 from planner.client.pytree import flatten_inputs, unflatten_outputs
 from planner.client.records import Deployment
@@ -604,7 +604,7 @@ class Trainer:
     def _as_asked(self, values: Sequence[Any]) -> Any:
         if self.chosen is None:
             return unflatten_outputs(self.graph, list(values))
-        return dict(zip((one.text for one in self.chosen), values[1:], strict=True))
+        return by_text(self.chosen, values[1:])
 
     def _leaves(self, values: Sequence[Any]) -> tuple[Any, ...]:
         if self.chosen is None:
