@@ -6,6 +6,7 @@ import atexit
 import gc
 import multiprocessing
 import os
+import random
 import re
 import subprocess
 import sys
@@ -107,6 +108,14 @@ def program_in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with tests.forked_services.environment_as_before():
         yield
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What a test draws without a seed of its own is the same in every run, whatever ran before it."""
+    random.seed(0)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(0)
 
 
 @pytest.hookimpl(wrapper=True)

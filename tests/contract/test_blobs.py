@@ -68,7 +68,7 @@ async def test_a_blob_damaged_on_the_disk_is_told_and_can_be_uploaded_again(
     async with open_channel((await start_server()).address) as channel:
         planner = PlannerServiceStub(channel)
         await upload(planner, content)
-        path.write_bytes(content[:-1] + b"X")
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         with refused("DIGEST_MISMATCH"):
             await read(planner, digest)
         assert not (await committed(planner, digest)).complete
