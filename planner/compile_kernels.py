@@ -49,6 +49,8 @@ from planner.partition.placement.compiled import HAS_COMPILER
 from planner.partition.placement.contiguous import best_contiguous
 from planner.partition.placement.free import best_free
 from planner.partition.placement.problem import PlacementProblem
+from planner.partition.portfolio.many_ideals import least_over_groups, with_fewer_ideals
+from planner.partition.program_orders import bundles_of
 from planner.plan.options import OptimalMode, PlanOptions
 from planner.planning import make_plan, partition_problem
 
@@ -69,6 +71,7 @@ def search_plans() -> None:
             make_plan(graph, "", inventory, options)
     _search_over_hosts()
     _search_over_a_fleet()
+    _search_over_groups()
     for problem in PLACEMENTS:
         best_free(problem, effort=200)
         best_contiguous(problem)
@@ -92,6 +95,15 @@ def _search_over_a_fleet() -> None:
         for number, device in enumerate(inventory.devices)
     )
     over_windows(partition_problem(_graph(12, is_chain=True), replace(inventory, devices=devices), PlanOptions()))
+
+
+def _search_over_groups() -> None:
+    """Of order ideals, of which so small a program has few enough without them."""
+    problem = partition_problem(_graph(16, is_chain=False), _inventory(hosts=1, of_each=3), PlanOptions())
+    bundles = bundles_of(problem)
+    fewer = with_fewer_ideals(problem, bundles, np.arange(bundles.count) == 1, most=1000)
+    assert fewer is not None
+    least_over_groups(fewer, Objective.THROUGHPUT, strides=0, most_groups=100)
 
 
 def search_what_plans_do_not_need() -> None:

@@ -14,8 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.partition.arcs import topological_order
-from planner.partition.problem import Booleans, Integers, PartitionProblem
+from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
+
+# Rows of a table of bundles by bundles that are looked at together.
+_CHUNK = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,21 +29,35 @@ class FewerNodes:
     stands_in: Booleans
 
 
-def least_work_beside_most(problem: PartitionProblem, bundles: Bundles, share: float) -> Booleans:
-    """[bundles] those to leave out: at most `share` of the work, and of that what does least for what may run beside
-    it. Not the last node's. O(bundles^2)."""
-    seconds = np.bincount(bundles.bundle_of_node, problem.work_seconds.min(axis=0), bundles.count)
+def work_beside(problem: PartitionProblem, bundles: Bundles) -> Floats:
+    """[bundles] seconds of what may run before or after each; of the last node's, nothing. O(bundles^2)."""
     before = np.eye(bundles.count, dtype=np.bool_)
     for bundle in topological_order(bundles.before, bundles.after):
         for producer in bundles.before[bundle]:
             before[bundle] |= before[producer]
-    beside = ~(before | before.T) @ seconds
+    seconds, beside = _seconds(problem, bundles), np.empty(bundles.count)
+    for at in range(0, bundles.count, _CHUNK):
+        rows = slice(at, at + _CHUNK)
+        beside[rows] = ~(before[rows] | before[:, rows].T) @ seconds
     beside[bundles.bundle_of_node[-1]] = 0.0
-    parallel = np.flatnonzero(beside > 0)
+    return beside
+
+
+def least_work_beside_most(
+    problem: PartitionProblem, bundles: Bundles, beside: Floats, share: float, beside_much: float = np.inf
+) -> Booleans:
+    """[bundles] those to leave out: at most `share` of the work, and of that what does least for the work `beside` it
+    [bundles]; and first all beside which is more than `beside_much` of the work."""
+    seconds = _seconds(problem, bundles)
+    left_out: Booleans = beside > beside_much * seconds.sum()
+    parallel = np.flatnonzero((beside > 0) & ~left_out)
     ranked = parallel[np.argsort(seconds[parallel] / beside[parallel], kind="stable")]
-    left_out = np.zeros(bundles.count, dtype=np.bool_)
     left_out[ranked[np.cumsum(seconds[ranked]) <= share * seconds.sum()]] = True
     return left_out
+
+
+def _seconds(problem: PartitionProblem, bundles: Bundles) -> Floats:
+    return np.bincount(bundles.bundle_of_node, problem.work_seconds.min(axis=0), bundles.count).astype(np.float64)
 
 
 def without_nodes(problem: PartitionProblem, left_out: Booleans) -> FewerNodes:
@@ -85,14 +102,14 @@ class _Tensors:
     """Values, and behind them for each node one of no bytes that only says what has to run after it."""
 
     def __init__(self, problem: PartitionProblem, left_out: Booleans) -> None:
-        n, made = problem.num_nodes, problem.value_producer >= 0
+        n, num_values, made = problem.num_nodes, problem.num_values, problem.value_producer >= 0
         self.producer: Integers = np.append(np.where(made, problem.value_producer, 0), np.arange(n))
         self.sizes = [*problem.value_bytes.tolist(), *[0] * n]
         self.readers: list[set[int]] = [set() for _ in self.sizes]
         self.stands_in = [False] * len(self.sizes)
         self._problem, self._left_out = problem, left_out
         self._read_by: list[set[int]] = [set() for _ in range(n)]
-        self._made_by = [[problem.num_values + node] for node in range(n)]
+        self._made_by = [[num_values + node] for node in range(n)]
         for value, node in zip(problem.read_value.tolist(), problem.read_node.tolist(), strict=True):
             if made[value]:
                 self.readers[value].add(node)

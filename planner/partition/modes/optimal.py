@@ -42,10 +42,11 @@ from planner.partition.ordered.positions import allowed_positions
 from planner.partition.ordered.program_pass import Layout
 from planner.partition.portfolio.bundle_moves import offer_moved_bundles
 from planner.partition.portfolio.cut_search import climb, fewest_stages
-from planner.partition.portfolio.exact_ideals import bound_by_fewer_nodes, least_over_ideals
+from planner.partition.portfolio.exact_ideals import least_over_ideals
 from planner.partition.portfolio.exact_latency import is_small, least_latency
 from planner.partition.portfolio.fewer_devices import offer_fewer_devices
 from planner.partition.portfolio.fork_stages import offer_forks
+from planner.partition.portfolio.many_ideals import bound_by_fewer_nodes
 from planner.partition.portfolio.moved_cuts import offer_moved_cuts
 from planner.partition.portfolio.orders import offer_other_orders, offer_own_order
 from planner.partition.portfolio.portfolio import Portfolio, Search, run_in_turn
@@ -200,8 +201,10 @@ def _all_orders(portfolio: Portfolio) -> None:
         effort=request.effort,
     )
     if solution is None:
-        if _is_bottleneck(portfolio):
-            bound = bound_by_fewer_nodes(portfolio.problem, portfolio.bundles, portfolio.limit, request.effort)
+        if not portfolio.has_copies:
+            bound = bound_by_fewer_nodes(
+                portfolio.problem, portfolio.bundles, request.objective, portfolio.limit, request.effort
+            )
             portfolio.prove(bound * (1 - 1e-9))
         return
     portfolio.offer(solution.assignment)

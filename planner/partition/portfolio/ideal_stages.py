@@ -12,6 +12,7 @@ import numpy as np
 from planner.partition.arcs import grouped
 from planner.partition.lattice import Order, Words, as_bits, as_words, enumerate_ideals
 from planner.partition.ordered.hosts import distinct_rows
+from planner.partition.portfolio.paths import Path
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 
@@ -48,7 +49,7 @@ class Exchanges:
 
 
 class IdealStages:
-    """Stages are pairs of indexes of ideals, `starts` and `ends`. O(ideals x (values + reads)), as is each method by
+    """Between ideals, exactly: see Stages in `least_over_stages`. O(ideals x (values + reads)), as is each method by
     stage."""
 
     def __init__(self, problem: PartitionProblem, bundles: Bundles, ideals: Ideals) -> None:
@@ -63,8 +64,15 @@ class IdealStages:
         self._needed = (self._num_read[-1] > self._num_read) | problem.value_returned
         self._sizes = problem.value_bytes.astype(np.float64)
 
+    @property
+    def count(self) -> int:
+        return self._ideals.count
+
+    def num_held(self, path: Path) -> Integers:
+        num_held: Integers = self._ideals.members[:, list(path.bundles)].sum(axis=1)
+        return num_held
+
     def within(self, limit: float) -> tuple[Integers, Integers]:
-        """(starts, ends) of stages that some device can run within `limit` seconds; ascending."""
         from planner.partition.portfolio.ideal_stages_kernel import stages_within
 
         kinds = distinct_rows(np.concatenate([self._compute, self._barred], axis=1)).rows
@@ -75,7 +83,6 @@ class IdealStages:
         )
 
     def seconds(self, devices: Integers, starts: Integers, ends: Integers) -> Floats:
-        """[devices, stages] of work; inf where the device cannot run all of it."""
         seconds = self._compute[devices][:, ends] - self._compute[devices][:, starts]
         barred = self._barred[devices][:, ends] > self._barred[devices][:, starts]
         return np.where(barred, np.inf, seconds)
@@ -98,8 +105,6 @@ class IdealStages:
         )
 
     def between_neighbours(self, starts: Integers, ends: Integers, unlinked: Booleans) -> tuple[Floats, Floats]:
-        """By stage, bytes that the stage before gives it at least, and those that it gives to the one behind it.
-        `unlinked` [values] count for none."""
         from planner.partition.portfolio.ideal_stages_kernel import between_neighbours
 
         problem, bundles, members = self._problem, self._bundles, self._ideals.members
@@ -120,7 +125,6 @@ class IdealStages:
         return received, sent
 
     def peak_bytes(self, starts: Integers, ends: Integers) -> Floats:
-        """But for what is saved for backward passes."""
         from planner.partition.portfolio.ideal_stages_kernel import flowing_bytes
 
         problem, n = self._problem, self._problem.num_nodes

@@ -7,7 +7,7 @@ from planner.partition.objective import Objective
 from planner.partition.ordered.device_walks import by_visits
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.priced_walks_kernel import least_paid
-from planner.partition.portfolio import exact_ideals
+from planner.partition.portfolio import least_over_stages
 from planner.partition.portfolio.exact_ideals import least_over_ideals
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import bundles_of
@@ -21,7 +21,7 @@ from tests.random_examples import random_seeds
 def priced(problem: PartitionProblem, limit: float) -> float:
     """What prices prove without any walk that counts devices."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact_ideals, "MAX_STEPS", 0)
+        patch.setattr(least_over_stages, "MAX_STEPS", 0)
         solution = least_over_ideals(problem, bundles_of(problem), Objective.THROUGHPUT, limit=limit)
     assert solution is not None
     return solution.value
