@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.partition.arcs import after_of_arcs, components, distinct_arcs, least_by_turn
 from planner.partition.assignment import Assignment
-from planner.partition.problem import Integers, PartitionProblem, moved
+from planner.partition.problem import Floats, Integers, PartitionProblem, moved
 
 # Of a device's share of the work. Of the benchmark's experts, all but what multiplies matrices.
 _CHEAP = 0.01
@@ -34,6 +34,11 @@ class Bundles:
     def assignment(self, stage_of_bundle: Sequence[int] | Integers, device_of_stage: Sequence[int]) -> Assignment:
         stages = np.asarray(stage_of_bundle, dtype=np.int64)[self.bundle_of_node]
         return Assignment(stage_of_node=tuple(stages.tolist()), device_of_stage=tuple(device_of_stage))
+
+
+def least_seconds(problem: PartitionProblem, bundles: Bundles) -> Floats:
+    """[bundles] of work, each node's where it runs fastest."""
+    return np.bincount(bundles.bundle_of_node, problem.work_seconds.min(axis=0), bundles.count).astype(np.float64)
 
 
 def bundles_of(problem: PartitionProblem) -> Bundles:
@@ -82,7 +87,7 @@ def _orders_of_bundles(problem: PartitionProblem, bundles: Bundles) -> Iterator[
     """That of the program with cheap bundles as soon as they can run (an expert's share of the tokens, which is a
     quarter of what it is taken from), deep first both ways, from the end, where each bundle stands just before what
     first needs it, and least live bytes."""
-    seconds = np.bincount(bundles.bundle_of_node, problem.work_seconds.min(axis=0), bundles.count)
+    seconds = least_seconds(problem, bundles)
     is_cheap = (seconds <= _CHEAP * seconds.sum() / problem.num_devices).tolist()
     yield least_by_turn(bundles.after, lambda bundle, turn: (not is_cheap[bundle], bundle))
     yield least_by_turn(bundles.after, lambda bundle, turn: (-turn, bundle))

@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.partition.arcs import topological_order
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
-from planner.partition.program_orders import Bundles
+from planner.partition.program_orders import Bundles, least_seconds
 
 # Rows of a table of bundles by bundles that are looked at together.
 _CHUNK = 512
@@ -35,7 +35,7 @@ def work_beside(problem: PartitionProblem, bundles: Bundles) -> Floats:
     for bundle in topological_order(bundles.before, bundles.after):
         for producer in bundles.before[bundle]:
             before[bundle] |= before[producer]
-    seconds, beside = _seconds(problem, bundles), np.empty(bundles.count)
+    seconds, beside = least_seconds(problem, bundles), np.empty(bundles.count)
     for at in range(0, bundles.count, _CHUNK):
         rows = slice(at, at + _CHUNK)
         beside[rows] = ~(before[rows] | before[:, rows].T) @ seconds
@@ -48,16 +48,12 @@ def least_work_beside_most(
 ) -> Booleans:
     """[bundles] those to leave out: at most `share` of the work, and of that what does least for the work `beside` it
     [bundles]; and first all beside which is more than `beside_much` of the work."""
-    seconds = _seconds(problem, bundles)
+    seconds = least_seconds(problem, bundles)
     left_out: Booleans = beside > beside_much * seconds.sum()
     parallel = np.flatnonzero((beside > 0) & ~left_out)
     ranked = parallel[np.argsort(seconds[parallel] / beside[parallel], kind="stable")]
     left_out[ranked[np.cumsum(seconds[ranked]) <= share * seconds.sum()]] = True
     return left_out
-
-
-def _seconds(problem: PartitionProblem, bundles: Bundles) -> Floats:
-    return np.bincount(bundles.bundle_of_node, problem.work_seconds.min(axis=0), bundles.count).astype(np.float64)
 
 
 def without_nodes(problem: PartitionProblem, left_out: Booleans) -> FewerNodes:

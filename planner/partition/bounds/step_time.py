@@ -33,7 +33,7 @@ from planner.partition.bounds.step_time_kernel import Pipeline, most_work
 from planner.partition.objective import UNSPLIT_SCHEDULES, PipelineSchedule
 from planner.partition.ordered.hosts import distinct_rows
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
-from planner.partition.program_orders import Bundles
+from planner.partition.program_orders import Bundles, least_seconds
 
 # Halvings of the interval of steps: to a billionth.
 _HALVINGS = 40
@@ -88,7 +88,7 @@ class _Path:
 
 def _trained_path(problem: PartitionProblem, bundles: Bundles) -> _Path:
     """A longest path of bundles over whose edges gradients come back."""
-    fastest = np.bincount(bundles.bundle_of_node, problem.work_seconds.min(axis=0), bundles.count)
+    fastest = least_seconds(problem, bundles)
     maker = problem.value_producer[problem.read_value]
     carries = (maker >= 0) & (problem.value_gradient_bytes[problem.read_value] > 0)
     tails, heads = bundles.bundle_of_node[maker[carries]], bundles.bundle_of_node[problem.read_node[carries]]

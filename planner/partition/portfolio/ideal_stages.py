@@ -31,11 +31,16 @@ class Ideals:
 
 def all_ideals(bundles: Bundles, limit: int) -> Ideals | None:
     """None if there are more than `limit`. O(ideals x bundles)."""
+    words = words_of_ideals(bundles, limit)
+    return None if words is None else Ideals(members=as_bits(words, bundles.count), words=words)
+
+
+def words_of_ideals(bundles: Bundles, limit: int) -> Words | None:
+    """The members of all as bits, smaller ones first; None if there are more than `limit`."""
     following = enumerate_ideals(Order(before=bundles.before, after=bundles.after), limit)
     if following is None:
         return None
-    words = as_words(sorted(following, key=lambda ideal: (ideal.bit_count(), ideal)), bundles.count)
-    return Ideals(members=as_bits(words, bundles.count), words=words)
+    return as_words(sorted(following, key=lambda ideal: (ideal.bit_count(), ideal)), bundles.count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

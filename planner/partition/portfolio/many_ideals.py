@@ -11,15 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.partition.bounds.fewer_nodes import least_work_beside_most, without_nodes, work_beside
-from planner.partition.lattice import Order, Words, as_words, enumerate_ideals
+from planner.partition.lattice import Words
 from planner.partition.objective import Objective
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.portfolio.exact_ideals import MAX_IDEALS, least_over_ideals
 from planner.partition.portfolio.ideal_groups import GroupStages, Held, Work, in_groups, work_of
+from planner.partition.portfolio.ideal_stages import words_of_ideals
 from planner.partition.portfolio.least_over_stages import least_over_stages
 from planner.partition.portfolio.paths import Path, path_of_strides
 from planner.partition.problem import Booleans, Floats, PartitionProblem
-from planner.partition.program_orders import Bundles, bundles_of
+from planner.partition.program_orders import Bundles, bundles_of, least_seconds
 
 # Of the work, what may be left out where ideals are too many, in turn: each is a gap that stays.
 _SHARES = (0.0, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04)
@@ -71,13 +72,9 @@ def _bound_by_groups(program: FewerIdeals, objective: Objective, limit: float, e
     has_links = objective is Objective.THROUGHPUT and hosts_of(program.problem).count > 1
     least = 0.0
     for strides in paths if has_links else (0,):
-        most_groups = MAX_GROUPS
-        while least < limit * (1 - _ENOUGH) and most_groups >= _FEWEST_GROUPS:
-            bound = least_over_groups(program, objective, strides, most_groups, least=least, limit=limit, effort=effort)
-            if bound is not None:
-                least = max(least, bound)
-                break
-            most_groups //= 2
+        if least < limit * (1 - _ENOUGH):
+            bound = least_over_groups(program, objective, strides, MAX_GROUPS, least=least, limit=limit, effort=effort)
+            least = max(least, bound or 0.0)
     return min(least, limit)
 
 
@@ -96,14 +93,14 @@ def with_fewer_ideals(problem: PartitionProblem, bundles: Bundles, left_out: Boo
     """Without some bundles [bundles], not the last node's; None if more than `most` ideals are left."""
     fewer = without_nodes(problem, left_out[bundles.bundle_of_node])
     own = bundles_of(fewer.problem)
-    ideals = enumerate_ideals(Order(before=own.before, after=own.after), most)
-    if ideals is None:
+    words = words_of_ideals(own, most)
+    if words is None:
         return None
     return FewerIdeals(
         problem=fewer.problem,
         bundles=own,
         unlinked=fewer.stands_in,
-        words=as_words(sorted(ideals, key=lambda ideal: (ideal.bit_count(), ideal)), own.count),
+        words=words,
         work=work_of(problem, bundles, left_out),
     )
 
@@ -118,34 +115,38 @@ def least_over_groups(
     limit: float = np.inf,
     effort: float = 1.0,
 ) -> float | None:
-    """What no plan undercuts, or the limit, along a path of so many strides, 0: of none. None where that is too much to
-    search."""
+    """What no plan undercuts, or the limit, along a path of so many strides, 0: of none. Where that is too much to
+    search it is tried with half as many groups, and so on; None where it still is with few."""
     path = Path(bundles=(), given_bytes=np.zeros(1))
     if strides:
         path = path_of_strides(fewer.problem, fewer.bundles, fewer.unlinked, strides)
-    held = Held(fewer.words, fewer.work, path)
-    groups = in_groups(held, most_groups)
-    bound = least_over_stages(
-        fewer.problem,
-        GroupStages(fewer.problem, fewer.bundles, fewer.words, fewer.work, held, groups),
-        path,
-        objective,
-        unlinked=fewer.unlinked,
-        least=least,
-        limit=limit,
-        effort=effort,
-        max_loads=MAX_GROUP_LOADS * effort,
-    )
+    held, bound = Held(fewer.words, fewer.work, path), None
+    while bound is None:
+        groups = in_groups(held, most_groups)
+        bound = least_over_stages(
+            fewer.problem,
+            GroupStages(fewer.problem, fewer.bundles, fewer.words, fewer.work, held, groups),
+            path,
+            objective,
+            unlinked=fewer.unlinked,
+            least=least,
+            limit=limit,
+            effort=effort,
+            max_loads=MAX_GROUP_LOADS * effort,
+        )
+        most_groups //= 2
+        if most_groups < _FEWEST_GROUPS:
+            break
     return None if bound is None else bound.value
 
 
 def _with_few_ideals(problem: PartitionProblem, bundles: Bundles, beside: Floats, most: int) -> FewerIdeals | None:
     """First of what runs beside most, no more than needs be; then the least share that is enough, of those tried."""
-    seconds = problem.work_seconds.min(axis=0)
+    seconds = least_seconds(problem, bundles)
 
     def without(share: float, beside_much: float) -> FewerIdeals | None:
         left_out = least_work_beside_most(problem, bundles, beside, share, beside_much)
-        if seconds[left_out[bundles.bundle_of_node]].sum() > _MOST_BESIDE * seconds.sum():
+        if seconds[left_out].sum() > _MOST_BESIDE * seconds.sum():
             return None
         return with_fewer_ideals(problem, bundles, left_out, most)
 

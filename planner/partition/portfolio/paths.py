@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.partition.arcs import topological_order
 from planner.partition.problem import Booleans, Floats, PartitionProblem
-from planner.partition.program_orders import Bundles
+from planner.partition.program_orders import Bundles, least_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,7 +30,7 @@ def longest_path(problem: PartitionProblem, bundles: Bundles, unlinked: Booleans
     """The path of most work; of equal ones, that of the larger values. `unlinked` [values] count for no bytes.
     O(reads + arcs)."""
     bytes_of_arc = _bytes_of_arcs(problem, bundles, unlinked)
-    seconds = _seconds(problem, bundles).tolist()
+    seconds = least_seconds(problem, bundles).tolist()
     longest = [(0.0, 0.0)] * bundles.count
     before = [-1] * bundles.count
     order = topological_order(bundles.before, bundles.after)
@@ -51,7 +51,7 @@ def path_of_strides(problem: PartitionProblem, bundles: Bundles, unlinked: Boole
     bytes_of_arc = _bytes_of_arcs(problem, bundles, unlinked)
     order = topological_order(bundles.before, bundles.after)
     done = np.empty(bundles.count)
-    done[order] = np.cumsum(_seconds(problem, bundles)[order])
+    done[order] = np.cumsum(least_seconds(problem, bundles)[order])
     each = float(done.max() / count)
     costs = (done**2).tolist()
     before = [-1] * bundles.count
@@ -62,10 +62,6 @@ def path_of_strides(problem: PartitionProblem, bundles: Bundles, unlinked: Boole
                 if before[bundle] < 0 or cost < costs[bundle]:
                     costs[bundle], before[bundle] = cost, producer
     return _path(before, int(bundles.bundle_of_node[-1]), bytes_of_arc)
-
-
-def _seconds(problem: PartitionProblem, bundles: Bundles) -> Floats:
-    return np.bincount(bundles.bundle_of_node, problem.work_seconds.min(axis=0), bundles.count).astype(np.float64)
 
 
 def _path(before: list[int], last: int, bytes_of_arc: dict[tuple[int, int], float]) -> Path:
