@@ -55,6 +55,10 @@ class PlannerError(Exception):
         self.metadata = {key: str(value) for key, value in metadata.items()}
 
 
+class PlannerWarning(UserWarning):
+    """What a caller ought to know about something that went well."""
+
+
 class InvalidArgument(PlannerError):
     reason = "INVALID_ARGUMENT"
 

@@ -5,16 +5,34 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import warnings
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from planner.cli import exit_codes
 from planner.cli.app import app
 from planner.cli.output import say
-from planner.errors import PlannerError
+from planner.errors import PlannerError, PlannerWarning
 
 # Allocations between two garbage collections; Python's own 700 make them a fifth of the time that imports take.
 ALLOCATIONS_BETWEEN_COLLECTIONS = 100_000
+
+
+_show_as_python_does = warnings.showwarning
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if issubclass(category, PlannerWarning):
+        say(f"warning: {message}")
+    else:
+        _show_as_python_does(message, category, filename, lineno, file, line)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -22,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if arguments is None:
         gc.set_threshold(ALLOCATIONS_BETWEEN_COLLECTIONS)
     try:
-        app(args=arguments, prog_name="planner-cli")
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            app(args=arguments, prog_name="planner-cli")
     except PlannerError as error:
         say(f"error: {error.message}")
         sys.exit(exit_codes.exit_code_of(error))

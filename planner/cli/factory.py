@@ -16,14 +16,15 @@ from planner.errors import InvalidArgument
 _RETURNS = "(module, args[, kwargs[, dynamic_shapes]]) or (module, kwargs[, dynamic_shapes])"
 
 
-def export_from_factory(target: str, name: str | None) -> ExportedModel:
+def export_from_factory(target: str, name: str | None, *, compare: bool = True) -> ExportedModel:
     """`target` names a callable without arguments; the current directory is searched first.
 
     It returns the module, a tuple of example arguments or a dict of keyword arguments (or one, then the other), and
     optionally the dynamic shapes. Needs torch.
     """
     module, args, kwargs, dynamic_shapes = _unpack(call_factory(target), target)
-    return export(module, args, kwargs, dynamic_shapes=dynamic_shapes, name=name or target.rpartition(":")[2])
+    name = name or target.rpartition(":")[2]
+    return export(module, args, kwargs, dynamic_shapes=dynamic_shapes, name=name, compare=compare)
 
 
 def call_factory(target: str) -> Any:

@@ -1,4 +1,4 @@
-"""Takes architectures through export, a plan, the daemon's loader and a run in stages, and says how far each came.
+"""Takes architectures through export, a plan, the daemon's loader, a run and a training in stages; how far each came.
 
     python -m tests.models.survey [NAME ...] [--write docs/models.md]
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -21,7 +22,7 @@ from torch import nn
 from torch.export import Dim
 
 from planner.client.export import export
-from planner.errors import UnsupportedModule
+from planner.errors import PlannerWarning, UnsupportedModule
 from planner.graph.ir import Graph, ValueReference
 from planner.plan.options import BalancedMode, PlanOptions
 from planner.planning import make_plan
@@ -31,17 +32,22 @@ from tests.builders.reload import assert_bitwise_equal
 from tests.builders.staged import load_stages, run_stages
 from tests.builders.weight_files import WeightFiles
 from tests.models.architectures import ARCHITECTURES, Architecture, Inputs
+from tests.models.trains import trains_as
 
 STAGES = 4
 MARKER = "<!-- rows by python -m tests.models.survey --write docs/models.md -->"
-HEADINGS = ("| architecture | stages | gap | bitwise equal to | dynamic sizes |", "|---|---|---|---|---|")
+HEADINGS = (
+    "| architecture | stages | gap | bitwise equal to | trains as | dynamic sizes |",
+    "|---|---|---|---|---|---|",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """`why_not` is empty for an architecture that comes through; `is_ours` says that torch.export itself carries it.
 
-    `equal_to` is "eager", or "torch.export" where its own program rounds otherwise than the module.
+    `equal_to` is "eager", or "torch.export" where its own program rounds otherwise than the module, or gives other
+    numbers, of which `export` warns. `trains` is what `trains_as` says, or why there is no training of it.
     """
 
     architecture: Architecture
@@ -49,6 +55,7 @@ class Finding:
     stages: int = 0
     gap: float | None = None
     equal_to: str = ""
+    trains: str = ""
     dynamic: tuple[str, ...] = ()
     why_not: str = ""
     is_ours: bool = False
@@ -62,10 +69,11 @@ def survey(architecture: Architecture) -> Finding:
     except Exception as error:
         return Finding(architecture=architecture, why_not=f"its small configuration: {_reason(error)}", is_ours=True)
     try:
-        exported = export(module, (), dict(example), dynamic_shapes=_all_dynamic(example))
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", PlannerWarning)
+            exported = export(module, (), dict(example), dynamic_shapes=_all_dynamic(example))
     except UnsupportedModule as error:
-        is_torchs = "torch.export cannot capture" in str(error) or "depends on what a tensor holds" in str(error)
-        return Finding(architecture=architecture, why_not=_reason(error), is_ours=not is_torchs)
+        return Finding(architecture=architecture, why_not=_reason(error), is_ours=not _is_torchs(error))
     graph = exported.graph
     dynamic = _dynamic_dimensions(graph)
     try:
@@ -77,14 +85,34 @@ def survey(architecture: Architecture) -> Finding:
             equal_to = _equal_to(module, batches, results)
     except Exception as error:
         return Finding(architecture=architecture, why_not=_reason(error), is_ours=True)
+    if any(issubclass(one.category, PlannerWarning) for one in told):
+        equal_to += ", other numbers than eager"
+    trains, is_ours = _training(architecture, example)
     return Finding(
         architecture=architecture,
         nodes=len(graph.nodes),
         stages=len(plan.stages),
         gap=plan.gap,
         equal_to=equal_to,
+        trains=trains,
+        is_ours=is_ours,
         dynamic=tuple(f"{name}[{dimension}]" for name, dimension in sorted(dynamic)),
     )
+
+
+def _training(architecture: Architecture, example: Inputs) -> tuple[str, bool]:
+    """What it trains as, or why it does not, and whether that is ours."""
+    try:
+        return trains_as(architecture.module(), example), False
+    except UnsupportedModule as error:
+        is_torchs = _is_torchs(error) or "custom torch.autograd.Function" in str(error)
+        return f"not: {_reason(error).partition(';')[0]}", not is_torchs
+    except Exception as error:
+        return f"not: {_reason(error)}", True
+
+
+def _is_torchs(error: UnsupportedModule) -> bool:
+    return "torch.export cannot capture" in str(error) or "depends on what a tensor holds" in str(error)
 
 
 def _equal_to(module: nn.Module, batches: Sequence[Inputs], results: Sequence[Any]) -> str:
@@ -134,9 +162,10 @@ def _reason(error: Exception) -> str:
 
 def row(finding: Finding) -> str:
     if finding.why_not:
-        return f"| {_title(finding.architecture)} | | | {finding.why_not} | |"
+        return f"| {_title(finding.architecture)} | | | {finding.why_not} | | |"
     gap = "" if finding.gap is None else f"{100 * finding.gap:.0f} %"
-    cells = (_title(finding.architecture), str(finding.stages), gap, finding.equal_to, ", ".join(finding.dynamic))
+    sizes = ", ".join(finding.dynamic)
+    cells = (_title(finding.architecture), str(finding.stages), gap, finding.equal_to, finding.trains, sizes)
     return f"| {' | '.join(cells)} |"
 
 
@@ -173,7 +202,7 @@ def main(arguments: Sequence[str]) -> int:
         findings.append(finding)
         if options.write is not None:
             write_rows(options.write, findings)
-        outcome = finding.why_not or f"{finding.stages} stages, {', '.join(finding.dynamic)}"
+        outcome = finding.why_not or f"{finding.stages} stages, trains: {finding.trains}, {', '.join(finding.dynamic)}"
         print(f"{architecture.name}: {'OURS ' if finding.is_ours else ''}{outcome}", flush=True)
     return int(any(finding.is_ours for finding in findings))
 

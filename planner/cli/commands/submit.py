@@ -28,16 +28,24 @@ SourceArgument = Annotated[
     ),
 ]
 NameOption = Annotated[str | None, typer.Option("--name", help="For display; other commands take it too.")]
+CompareOption = Annotated[
+    bool,
+    typer.Option(
+        "--compare/--no-compare",
+        help="Run a factory's module, and what was captured of it, on the example inputs, and warn where they differ.",
+    ),
+]
 
 
 def submit(
     source: SourceArgument,
     name: NameOption = None,
+    compare: CompareOption = True,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Upload a model's graph and weights; what the server has already is not sent again."""
-    exported = _source(source, name)
+    exported = _source(source, name, compare)
     with connect(server) as client, upload_bars() as on_progress:
         record = client.submit(exported, name=name, on_progress=on_progress)
     emit(record, output, lambda: graphs_table([record]))
@@ -49,10 +57,11 @@ def export(
     source: SourceArgument,
     target: Annotated[Path, typer.Argument(help="Folder to write: graph.pb and its weights.")],
     name: NameOption = None,
+    compare: CompareOption = True,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Export a module into a folder, without a server; `submit` takes it later."""
-    exported = _source(source, name)
+    exported = _source(source, name, compare)
     if not isinstance(exported, ExportedModel):
         what = "is exported already; copy the folder, or submit it"
         raise InvalidArgument(f"{source} {what if isinstance(exported, Path) else 'holds its weights; submit it'}")
@@ -80,7 +89,7 @@ def attach_weights(
     emit(record, output, lambda: graphs_table([record]))
 
 
-def _source(source: str, name: str | None) -> ExportedModel | ExportedCheckpoint | Path:
+def _source(source: str, name: str | None, compare: bool) -> ExportedModel | ExportedCheckpoint | Path:
     path = Path(source)
     if path.exists():
         return path
@@ -88,4 +97,4 @@ def _source(source: str, name: str | None) -> ExportedModel | ExportedCheckpoint
         with spinner(f"exporting {source}"):
             return export_checkpoint(source.removeprefix(CHECKPOINT_PREFIX), name)
     with spinner(f"exporting {source}"):
-        return export_from_factory(source, name)
+        return export_from_factory(source, name, compare=compare)

@@ -19,14 +19,25 @@ def export(
     dynamic_shapes: Any = None,
     name: str | None = None,
     strict: bool = False,
+    compare: bool = True,
 ) -> ExportedModel:
     """The module's forward as it stands (train or eval), for inputs shaped like the examples.
 
     `dynamic_shapes` is torch.export's. A module on the meta device gives a graph without weights, which can be planned.
     The program is what runs with autograd on: torch's fused inference kernels for nn.MultiheadAttention and
     nn.TransformerEncoderLayer, which round differently, are not in it (torch.backends.mha.set_fastpath_enabled).
+    Module and program run once on the examples, and a warning tells where outputs differ by more than rounding, unless
+    `compare` is False.
     Raises UnsupportedModule, saying what to change, for a module that cannot be carried.
     """
     from planner.client.export.translate import translate
 
-    return translate(module, args, dict(kwargs or {}), dynamic_shapes=dynamic_shapes, name=name, strict=strict)
+    return translate(
+        module,
+        args,
+        dict(kwargs or {}),
+        dynamic_shapes=dynamic_shapes,
+        name=name,
+        strict=strict,
+        compare=compare,
+    )

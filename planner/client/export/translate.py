@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves
 
 from planner.client.export.capture import capture
+from planner.client.export.compare import warn_of_other_numbers
 from planner.client.export.encode_nodes import NodeEncoder
 from planner.client.export.encode_signature import encode_inputs, encode_outputs
 from planner.client.export.encode_states import encode_states
@@ -41,12 +42,15 @@ def translate(
     dynamic_shapes: Any,
     name: str | None,
     strict: bool,
+    compare: bool,
 ) -> ExportedModel:
     for index, leaf in enumerate(tree_leaves((args, kwargs))):
         if isinstance(leaf, torch.Tensor):
             check_tensor(leaf, f"input {index}")
     captured = capture(module, args, kwargs, dynamic_shapes, strict)
     program = captured.program
+    if compare:
+        warn_of_other_numbers(module, program, args, kwargs)
     canonicalise(program.graph_module, _constants(program))
     states = captured_states(program)
     fakes = [node.meta.get("val") for node in _inputs(program)]

@@ -44,6 +44,7 @@ from planner.errors import (
     MicrobatchFailed,
     NotFound,
     PlannerError,
+    PlannerWarning,
     StepNotApplied,
 )
 from planner.graph.checkpoint import Checkpoint, CheckpointRecord, TrainingProgress, checked_run
@@ -627,6 +628,7 @@ class Trainer:
         warnings.warn(
             f"each step brings {sum(sizes) / 2**20:,.0f} MiB of outputs back, most of it {largest!r}: give client.train"
             " outputs=[], or those that you read, and the others stay on the devices",
+            PlannerWarning,
             stacklevel=5,
         )
 

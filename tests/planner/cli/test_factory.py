@@ -19,6 +19,10 @@ class Double(torch.nn.Module):
     def forward(self, x, y=None):
         return x + (x if y is None else y)
 
+class Asks(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 if torch.compiler.is_exporting() else x
+
 x = torch.ones(2, 3)
 shapes = {"x": {0: torch.export.Dim("rows", min=1, max=9)}}
 
@@ -28,6 +32,7 @@ def keywords(): return Double(), {"x": x, "y": x}
 def both(): return Double(), (x,), {"y": x}
 def dynamic(): return Double(), (x,), {}, shapes
 def dynamic_keywords(): return Double(), {"x": x}, shapes
+def asks(): return Asks(), x
 def nothing(): return Double()
 def strange(): return Double(), (x,), 3
 def broken(): raise RuntimeError("no disk")
@@ -86,6 +91,14 @@ def test_exported_to_a_folder_and_submitted_from_it(cli: RunCli, factories: str,
     assert cli("export", tmp_path / "double.ppgraph", tmp_path / "again").status == exit_codes.INVALID_INPUT
     # The same module straight away is the same graph.
     assert cli("submit", f"{factories}:dynamic", "--name", "dynamic", "-o", "json").document()["num_nodes"] > 0
+
+
+def test_other_numbers_than_the_modules_are_told_in_a_line(bare_cli: RunCli, factories: str, tmp_path: Path) -> None:
+    told = bare_cli("export", f"{factories}:asks", tmp_path / "folder")
+
+    assert (told.status, told.stderr.count("\n")) == (0, 1)
+    assert told.stderr.startswith("warning: Asks: on the example inputs")
+    assert bare_cli("export", f"{factories}:asks", tmp_path / "folder", "--no-compare").stderr == ""
 
 
 def test_nothing_looks_for_garbage_in_what_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

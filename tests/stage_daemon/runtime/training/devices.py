@@ -198,7 +198,7 @@ def train_on_threads(
                 senders[device_id][edge.id], receivers[edge.target_device_id][edge.id] = ends
     interpreters, weights, told = {}, {}, {}
     all_stages: dict[int, Stage] = {}
-    tensors = _state_tensors(module)
+    tensors = {**exported.tensors, **_state_tensors(module)}
     for device_id, request in requests.items():
         stages = {
             stage.index: stage_from_program(stage.index, _program(graph, plan, stage.index, tensors), device_id)

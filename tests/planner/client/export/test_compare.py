@@ -1,0 +1,160 @@
+"""`export` warns where the captured program gives other numbers than the module, and leaves the module as it was."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from planner.client.export import export
+from planner.errors import PlannerWarning
+
+FEATURES = torch.linspace(-1.0, 1.0, 12).reshape(3, 4)
+
+
+class Asks(nn.Module):
+    """Goes another way where it is captured, by `difference` of what it gives."""
+
+    def __init__(self, difference: float, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4, dtype=dtype)
+        self.factor = 1.0 + difference
+
+    def forward(self, features: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = self.linear(features)
+        return {"same": hidden, "logits": hidden * (self.factor if torch.compiler.is_exporting() else 1.0)}
+
+
+def told_by(module: nn.Module, *args: torch.Tensor, compare: bool = True) -> list[str]:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        export(module, args, compare=compare)
+    return [str(one.message) for one in told if issubclass(one.category, PlannerWarning)]
+
+
+def test_it_names_the_output_and_how_far_it_is_off() -> None:
+    module = Asks(0.5)
+    largest = float(module(FEATURES)["logits"].detach().abs().max())
+
+    (told,) = told_by(module, FEATURES)
+
+    assert "Asks: on the example inputs" in told
+    assert f"output['logits'] is off by {0.5 * largest:.2g}, its largest value being {1.5 * largest:.2g}" in told
+
+
+def test_it_is_told_at_the_line_that_exports() -> None:
+    with pytest.warns(PlannerWarning) as told:
+        export(Asks(0.5), (FEATURES,))
+
+    assert [one.filename for one in told if issubclass(one.category, PlannerWarning)] == [__file__]
+
+
+@pytest.mark.parametrize(
+    ("difference", "dtype", "is_told"),
+    [
+        (1e-5, torch.float32, False),
+        (1e-3, torch.float32, True),
+        (1e-3, torch.bfloat16, False),
+        (0.5, torch.bfloat16, True),
+        (1e-5, torch.float64, True),
+    ],
+)
+def test_what_other_roundings_explain_is_not_told(difference: float, dtype: torch.dtype, is_told: bool) -> None:
+    assert bool(told_by(Asks(difference, dtype), FEATURES.to(dtype))) == is_told
+
+
+def test_it_can_be_left_out() -> None:
+    assert told_by(Asks(0.5), FEATURES, compare=False) == []
+
+
+class Counts(nn.Module):
+    """Writes a buffer and its input in place, and reads both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("calls", torch.zeros(()))
+        self.last: torch.Tensor | None = None
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        if not torch.compiler.is_exporting():
+            self.last = features
+        features.mul_(2)
+        return self.norm(features) * self.calls
+
+
+def test_buffers_attributes_and_inputs_are_as_they_were() -> None:
+    module, features = Counts().train(), FEATURES.clone()
+    states = {name: one.clone() for name, one in module.state_dict().items()}
+    buffers = dict(module.named_buffers())
+
+    assert told_by(module, features) == []
+
+    assert all(torch.equal(one, states[name]) for name, one in module.state_dict().items())
+    assert all(buffers[name] is one for name, one in module.named_buffers())
+    assert module.last is None
+    assert torch.equal(features, FEATURES)
+
+
+class Draws(nn.Module):
+    def __init__(self, body: Any) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        drawn: torch.Tensor = self.body(features)
+        return drawn
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda features: nn.functional.dropout(features, 0.5),
+        lambda features: features + (0.0 if torch.compiler.is_exporting() else torch.rand(())),
+        lambda features: features + (torch.rand(()) if torch.compiler.is_exporting() else 0.0),
+    ],
+    ids=["both", "the module", "what was captured"],
+)
+def test_what_draws_random_numbers_is_not_compared_and_takes_none_of_the_callers(body: Any) -> None:
+    torch.manual_seed(3)
+    generator = torch.get_rng_state()
+
+    assert told_by(Draws(body), FEATURES) == []
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def runs_only_when_captured(features: torch.Tensor) -> torch.Tensor:
+    if not torch.compiler.is_exporting():
+        raise RuntimeError("no kernel for this machine")
+    return features * 2
+
+
+def test_what_does_not_run_here_is_exported_all_the_same() -> None:
+    assert told_by(Draws(runs_only_when_captured), FEATURES) == []
+
+
+def not_a_number(features: torch.Tensor) -> torch.Tensor:
+    return features.log() if torch.compiler.is_exporting() else features.abs().log()
+
+
+def test_numbers_that_are_none_count_where_only_one_has_them() -> None:
+    assert "is off by inf" in told_by(Draws(not_a_number), FEATURES)[0]
+    assert told_by(Draws(torch.log), FEATURES) == []
+    assert told_by(Draws(lambda features: features / 0.0), FEATURES) == []
+
+
+def test_another_shape_is_told() -> None:
+    body = lambda features: features if torch.compiler.is_exporting() else features[:2]  # noqa: E731
+
+    assert "is off by inf" in told_by(Draws(body), FEATURES)[0]
+
+
+def test_nothing_runs_for_a_module_on_meta() -> None:
+    with torch.device("meta"):
+        module = Asks(0.5)
+
+    assert told_by(module, FEATURES.to("meta")) == []
