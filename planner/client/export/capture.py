@@ -15,8 +15,9 @@ from torch.autograd.function import _SingleLevelFunction
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from planner.client.export.passes.named_states import use_named_states
 from planner.client.export.plain_weights import with_plain_weights
-from planner.client.export.remedies import remedy, remedy_for_data
+from planner.client.export.remedies import line_that_asks, remedy, remedy_for_data
 from planner.errors import UnsupportedModule
 
 # How torch's messages go on, about tools that are not ours.
@@ -42,19 +43,28 @@ def capture(
     try:
         with torch.inference_mode(False), torch.enable_grad(), _custom_functions(module) as called:
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+            use_named_states(program, what, is_trained=module.training and not strict)
+            _forget_gradients(program)
             program = _for_whole_batches(program)
         return Captured(program=program, custom_backwards=tuple(called))
     except UnsupportedModule:
         raise
     except GuardOnDataDependentSymNode as error:
         raise UnsupportedModule(
-            f"{what}: a branch or shape depends on what a tensor holds ({_first_line(error)}); "
+            f"{what}: a branch or shape depends on what a tensor holds{line_that_asks(error)} ({_first_line(error)}); "
             f"{remedy_for_data(module)}"
         ) from error
     except Exception as error:
         raise UnsupportedModule(
             f"{what}: torch.export cannot capture it: {_first_lines(error)}\n{remedy(error)}"
         ) from error
+
+
+def _forget_gradients(program: ExportedProgram) -> None:
+    """Tensors that torch.export found by no name and saw written have a past in autograd since, and else no change."""
+    for tensor in program.constants.values():
+        if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
+            tensor.detach_()
 
 
 def _for_whole_batches(program: ExportedProgram) -> ExportedProgram:

@@ -12,7 +12,6 @@ than a GiB (they are put back as they were, and so are copied), and a forward th
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,39 +22,35 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from planner.errors import PlannerWarning
-
 _MAX_BUFFER_BYTES = 1 << 30
 _STATES = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
-def warn_of_other_numbers(
+def difference_of_numbers(
     module: nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> None:
-    """Warns for the output that is farthest off, where that is more than other roundings explain."""
+) -> str:
+    """What to say of the output that is farthest off, where that is more than other roundings explain; else nothing."""
     if not _can_be_compared(module, program, args, kwargs):
-        return
+        return ""
     rounding = _rounding(program)
     try:
         with torch.random.fork_rng({tensor.device for tensor in _tensors(module, args, kwargs) if tensor.is_cuda}):
             given, captured = _run_module(module, args, kwargs), _run_program(program, args, kwargs)
             farthest = _farthest(given, captured, rounding)
             if farthest is None:
-                return
+                return ""
             again = _run_module(module, args, kwargs), _run_program(program, args, kwargs)
     except Exception:
         # The export itself is right without: what runs only under torch.export cannot be compared.
-        return
+        return ""
     if _farthest(given, again[0], rounding) or _farthest(captured, again[1], rounding):
-        return
+        return ""
     name, difference, largest = farthest
-    warnings.warn(
+    return (
         f"{type(module).__name__}: on the example inputs, what torch.export captured gives other numbers than the "
         f"module: {name} is off by {difference:.2g}, its largest value being {largest:.2g}. Daemons run what was "
         "captured. Somewhere the forward asks whether it is being captured: models of transformers do where they build "
-        'attention masks, and agree with attn_implementation="eager". Without this check: compare=False, --no-compare',
-        PlannerWarning,
-        stacklevel=4,
+        'attention masks, and agree with attn_implementation="eager". Without this check: compare=False, --no-compare'
     )
 
 
@@ -116,7 +111,7 @@ def _still(leaf: Any) -> Any:
 def _put_back(module: nn.Module) -> Iterator[None]:
     """Leaves a module as torch.export does: with the attributes that it had, and what was in its buffers."""
     attributes = [(part, dict(vars(part)), dict(part._buffers)) for part in module.modules()]
-    contents = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    contents = [(buffer, buffer.detach().clone()) for buffer in module.buffers() if buffer.grad_fn is None]
     try:
         yield
     finally:
@@ -126,6 +121,8 @@ def _put_back(module: nn.Module) -> Iterator[None]:
             part._buffers.clear()
             part._buffers.update(buffers)
         for buffer, content in contents:
+            if buffer.grad_fn is not None:
+                buffer.detach_()
             if not torch.equal(buffer, content):
                 with torch.no_grad():
                     buffer.copy_(content)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
 from torch import nn
@@ -28,6 +29,7 @@ _NOT_CAPTURED = (
         "it holds a quantised tensor, which torch.export does not take: keep its int_repr() and its scales as buffers",
     ),
 )
+_LINE_THAT_ASKS = re.compile(r'raised this error:\s*File "([^"]+)", line (\d+), in (\S+)\n([^\n]*)')
 _CACHE = re.compile(r"Found <class '[\w.]*?(\w*Cache)'> in output")
 
 
@@ -46,6 +48,12 @@ def remedy(error: Exception) -> str:
     if fixing:
         return f"{'; '.join(fixing)}; leave that dimension out of dynamic_shapes, or change that line"
     return "change the module's forward, or its dynamic_shapes, as the message says"
+
+
+def line_that_asks(error: Exception) -> str:
+    """ " at modeling_detr.py:643 in forward, 'if not x.isfinite().all():'": the line that torch blames, if any."""
+    line = _LINE_THAT_ASKS.search(str(error))
+    return "" if line is None else f" at {PurePath(line[1]).name}:{line[2]} in {line[3]}, {line[4].strip()!r}"
 
 
 def remedy_for_data(module: nn.Module) -> str:

@@ -107,13 +107,14 @@ def sha256_of(tensor: torch.Tensor) -> bytes:
 
 def _tie_groups(tensors: list[torch.Tensor]) -> list[int]:
     """For each tensor the number, from 1, of the group that views the same elements; 0 if it is alone."""
-    keys = [_identity(tensor) for tensor in tensors]
+    keys = [identity_of(tensor) for tensor in tensors]
     shared = [key for key, count in Counter(keys).items() if count > 1]
     numbers = {key: number for number, key in enumerate(shared, start=1)}
     return [numbers.get(key, 0) for key in keys]
 
 
-def _identity(tensor: torch.Tensor) -> tuple[object, ...]:
+def identity_of(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Equal for tensors that are the same elements in the same order."""
     if tensor.numel() == 0:
         return (id(tensor),)
     return (storage_of(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)

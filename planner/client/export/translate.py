@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves
 
 from planner.client.export.capture import capture
-from planner.client.export.compare import warn_of_other_numbers
+from planner.client.export.compare import difference_of_numbers
 from planner.client.export.encode_nodes import NodeEncoder
 from planner.client.export.encode_signature import encode_inputs, encode_outputs
 from planner.client.export.encode_states import encode_states
@@ -30,6 +31,7 @@ from planner.client.export.passes.view_to_reshape import view_to_reshape
 from planner.client.export.states import captured_states, check_tensor
 from planner.client.export.symbol_names import symbol_names
 from planner.client.export.symbols import SymbolTable
+from planner.errors import PlannerWarning
 from planner.graph.check import check_graph
 from planner.graph.ir import Graph
 
@@ -49,8 +51,7 @@ def translate(
             check_tensor(leaf, f"input {index}")
     captured = capture(module, args, kwargs, dynamic_shapes, strict)
     program = captured.program
-    if compare:
-        warn_of_other_numbers(module, program, args, kwargs)
+    difference = difference_of_numbers(module, program, args, kwargs) if compare else ""
     canonicalise(program.graph_module, _constants(program))
     states = captured_states(program)
     fakes = [node.meta.get("val") for node in _inputs(program)]
@@ -77,6 +78,8 @@ def translate(
         custom_backwards=captured.custom_backwards,
     )
     check_graph(graph)
+    if difference:
+        warnings.warn(difference, PlannerWarning, stacklevel=3)
     return ExportedModel(graph=graph, tensors=_stored(states))
 
 

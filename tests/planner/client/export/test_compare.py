@@ -77,6 +77,7 @@ class Counts(nn.Module):
         super().__init__()
         self.norm = nn.BatchNorm1d(4)
         self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(4))
         self.last: torch.Tensor | None = None
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
@@ -84,7 +85,9 @@ class Counts(nn.Module):
         if not torch.compiler.is_exporting():
             self.last = features
         features.mul_(2)
-        return self.norm(features) * self.calls
+        normed = self.norm(features)
+        self.mean.copy_(normed.mean(0))
+        return normed * self.calls
 
 
 def test_buffers_attributes_and_inputs_are_as_they_were() -> None:
@@ -95,7 +98,7 @@ def test_buffers_attributes_and_inputs_are_as_they_were() -> None:
     assert told_by(module, features) == []
 
     assert all(torch.equal(one, states[name]) for name, one in module.state_dict().items())
-    assert all(buffers[name] is one for name, one in module.named_buffers())
+    assert all(buffers[name] is one and not one.requires_grad for name, one in module.named_buffers())
     assert module.last is None
     assert torch.equal(features, FEATURES)
 

@@ -89,7 +89,10 @@ def writes_several_tensors(features: torch.Tensor) -> Any:
     ("body", "why"),
     [
         (Doubling.apply, r"Doubling, a custom torch.autograd.Function.*call eval\(\).*or write its forward with"),
-        (branches_on_data, "depends on what a tensor holds.*torch.cond"),
+        (
+            branches_on_data,
+            r"what a tensor holds at test_refusals\.py:\d+ in branches_on_data, 'return features if.*torch\.cond",
+        ),
         (writes_a_constant, "forward writes this tensor, which is no buffer; register it with register_buffer"),
         (scans_for_long, "operator scan in module 'inner'.*a scan is carried over a fixed length"),
         (loops_on_data, "operator while_loop in module 'inner'.*no loop whose end depends on data"),

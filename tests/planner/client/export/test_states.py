@@ -126,6 +126,66 @@ def test_states_beside_each_other_in_one_storage_are_trained(tmp_path: Path) -> 
     assert_bitwise_equal(run_program(exported, reload(exported, tmp_path), batch), run_module(module, batch))
 
 
+class Cache:
+    """Not a module: what it holds, a module reaches without a name."""
+
+    def __init__(self) -> None:
+        self.keys = torch.zeros(6, 4)
+
+
+class Caching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = Cache()
+        self.register_buffer("keys", self.cache.keys, persistent=False)
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, features: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        self.cache.keys.index_copy_(0, position, features * self.weight)
+        return self.cache.keys.sum(0)
+
+
+def test_a_cache_that_holds_a_buffer_is_that_buffer(tmp_path: Path) -> None:
+    module, batch = Caching(), Batch(args=(torch.ones(1, 4), torch.tensor([0])))
+
+    exported = export(module, batch.args)
+
+    states = {state.name: state for state in exported.graph.states}
+    assert set(states) == {"keys", "weight"}
+    assert (states["keys"].kind, states["keys"].mutated, states["keys"].tie_group) == (StateKind.BUFFER, True, 0)
+    assert not states["keys"].requires_grad
+    assert module.keys.is_leaf
+    assert torch.equal(module.keys, torch.zeros(6, 4))
+    program = reload(exported, tmp_path)
+    for place in (0, 1, 2, 1):
+        batch = Batch(args=(torch.full((1, 4), 2.0 + place), torch.tensor([place])))
+        assert_bitwise_equal(run_program(exported, program, batch), run_module(module, batch))
+
+
+class Listed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.weights = [self.weight]
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return features * self.weights[0]
+
+
+def test_a_parameter_that_is_reached_by_no_name_is_not_trained_in_silence() -> None:
+    module, args = Listed(), (torch.ones(1, 4),)
+
+    assert [state.name for state in export(module.train(), args, strict=True).graph.states] == ["weight"]
+    with pytest.raises(
+        UnsupportedModule,
+        match="Listed: the forward reaches parameter 'weight' otherwise than by its name",
+    ):
+        export(module, args)
+    assert {state.tie_group for state in export(module.eval(), args).graph.states} == {1}
+    module.weight.requires_grad_(False)
+    assert export(module.train(), args).graph.states
+
+
 def test_named_tuples_of_torch_come_back_as_their_own_types(tmp_path: Path) -> None:
     def forward(self: nn.Module, features: torch.Tensor) -> Any:
         return features.cummax(0), features.topk(2), features.kthvalue(2)
