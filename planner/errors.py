@@ -25,6 +25,7 @@ PlannerError
 ├── PlanInvariantError       a plan that breaks what must hold of every plan: a defect, or a record changed by hand
 ├── DeploymentFailed
 ├── MicrobatchFailed         one batch failed in a stage; the deployment goes on
+│   ├── StateLost                a recovery put back the buffers that earlier batches wrote
 │   └── StepNotApplied           of a training step: no weight has changed
 └── Cancelled
 
@@ -163,6 +164,12 @@ class DeploymentFailed(PlannerError):
 
 class MicrobatchFailed(PlannerError):
     reason = "MICROBATCH_FAILED"
+
+
+class StateLost(MicrobatchFailed):
+    """The deployment goes on in a later generation, which began with the buffers that were uploaded."""
+
+    reason = "STATE_LOST"
 
 
 class StepNotApplied(MicrobatchFailed):

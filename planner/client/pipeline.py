@@ -23,7 +23,15 @@ from planner.client.pytree import flatten_inputs, unflatten_outputs
 from planner.client.records import Deployment
 from planner.client.session import Arrival, Session
 from planner.client.tensors import RawTensor, TensorKind
-from planner.errors import DeploymentFailed, InvalidArgument, MicrobatchFailed, PlannerError, ResourceExhausted
+from planner.errors import (
+    DeploymentFailed,
+    InvalidArgument,
+    MicrobatchFailed,
+    PlannerError,
+    ResourceExhausted,
+    StateLost,
+    few_of,
+)
 from planner.graph.ir import Graph
 from protos.v1 import planner_pb2
 
@@ -96,6 +104,9 @@ class Pipeline:
     A run through a deployment that recovers goes on in the next generation: `find_next` waits for it, and what was not
     answered is sent again, in order. Each microbatch is answered once.
 
+    Where the graph writes buffers of its own, such as a key-value cache, what earlier batches of this pipeline wrote is
+    lost with the generation that held it: the run raises StateLost, and the next one begins on the later generation.
+
     Results are torch tensors where the batch's are, arrays where it holds numpy arrays. With `chosen` outputs each is a
     dict of those by their text, not the module's own structure.
     """
@@ -120,6 +131,8 @@ class Pipeline:
         self.deployment_id = deployment_id
         self.chosen = tuple(chosen)
         # As many as keep all copies of all stages busy.
+        self._written = [state.name for state in graph.states if state.mutated]
+        self._has_state = False
         self.default_window = max(_MIN_WINDOW, _MICROBATCHES_PER_COPY * num_copies + _MICROBATCHES_OF_CLIENT)
         self._encoder = InputEncoder(graph)
         self._lock = threading.Lock()
@@ -156,7 +169,7 @@ class Pipeline:
     ) -> Iterator[list[object] | MicrobatchFailed]:
         """As run, on the graph's non-constant inputs, and outputs or what is chosen of them, in order.
 
-        Failures are given, never raised.
+        Failures are given, never raised, but for StateLost.
         """
         window = self.default_window if window is None else window
         if window < 1:
@@ -169,6 +182,7 @@ class Pipeline:
                 with self._session(route) as session:
                     for arrival in self._stream(session, source, unanswered, window):
                         num_answered += 1
+                        self._has_state = bool(self._written)
                         yield _result(arrival, unanswered.popleft().kind, num_answered)
                 return
             except (InvalidArgument, ResourceExhausted, MicrobatchFailed):
@@ -177,6 +191,9 @@ class Pipeline:
                 num_fruitless = num_fruitless + 1 if num_answered == answered_before else 1
                 if source.has_raised or num_fruitless > MOST_FRUITLESS or not self._goes_on_after(route):
                     raise self._why_failed() or error from None
+                if self._has_state:
+                    self._has_state = False
+                    raise self._state_lost() from None
 
     def close(self) -> None:
         """Ends runs that are under way; the deployment goes on. Idempotent."""
@@ -224,6 +241,14 @@ class Pipeline:
                 self._routes.append(self._open_route(later.generation, later.input_address, later.output_address))
         route.leave()
         return True
+
+    def _state_lost(self) -> StateLost:
+        return StateLost(
+            f"{self.deployment_id} goes on as generation {self._routes[-1].generation}, which began with the buffers "
+            f"that were uploaded: what earlier batches wrote to {few_of(self._written, 2)} is lost; begin anew with "
+            "the batch that began the sequence",
+            deployment_id=self.deployment_id,
+        )
 
     def _open_route(self, generation: int, input_address: str, output_address: str) -> _Route:
         return _Route(

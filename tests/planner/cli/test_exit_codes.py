@@ -36,6 +36,7 @@ STATUSES = {
     errors.PlanInvariantError: 1,
     errors.DeploymentFailed: 8,
     errors.MicrobatchFailed: 8,
+    errors.StateLost: 8,
     errors.StepNotApplied: 8,
     errors.Cancelled: 130,
 }

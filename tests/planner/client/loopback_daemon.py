@@ -120,11 +120,12 @@ def loopback_pipeline(
     deadline_seconds: float = 120.0,
     why_failed: Callable[[], DeploymentFailed | None] = lambda: None,
     find_next: FindNext | None = None,
+    graph: Graph | None = None,
 ) -> Iterator[Pipeline]:
     with (
         serving(daemon) as address,
         Pipeline(
-            graph=identity_graph(),
+            graph=graph or identity_graph(),
             deployment_id="dep-1",
             num_copies=num_copies,
             input_address=address,

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ from planner.client.door import SessionMemory
 from planner.client.messages import deployment_from_proto
 from planner.client.pipeline import MOST_FRUITLESS, Batch
 from planner.client.records import Deployment
-from planner.errors import DeploymentFailed, InvalidArgument, MicrobatchFailed, Unavailable
+from planner.errors import DeploymentFailed, InvalidArgument, MicrobatchFailed, StateLost, Unavailable
+from planner.graph.ir import Dtype, Graph, State, StateKind, Value, ValueKind
 from protos.v1 import planner_pb2
-from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline, serving
+from tests.planner.client.loopback_daemon import LoopbackDaemon, identity_graph, loopback_pipeline, serving
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.services
@@ -270,6 +272,44 @@ def test_a_microbatch_that_breaks_every_generation_is_given_up() -> None:
     ):
         pipeline(batch(1))
     assert generations == list(range(1, MOST_FRUITLESS + 1))
+
+
+def with_cache() -> Graph:
+    graph = identity_graph()
+    cache = Value(id=2, kind=ValueKind.TENSOR, dtype=Dtype.FLOAT32, dims=(4,), name="cache")
+    states = tuple(
+        State(name=name, value_id=2, kind=StateKind.BUFFER, mutated=True) for name in ("keys.0", "values.0", "keys.1")
+    )
+    return replace(graph, values=(*graph.values, cache), states=states)
+
+
+def test_a_recovery_that_puts_written_buffers_back_is_told() -> None:
+    first, second = LoopbackDaemon(), LoopbackDaemon()
+    first.ends_at = 3
+    with (
+        serving(second) as address,
+        loopback_pipeline(first, find_next=lambda *_: generation_at(address, 2), graph=with_cache()) as pipeline,
+    ):
+        answers = pipeline.run(batch(number) for number in range(5))
+        np.testing.assert_array_equal([next(answers)["y"], next(answers)["y"]], [batch(0), batch(1)])
+        with pytest.raises(
+            StateLost, match=r"dep-1 goes on as generation 2, .* wrote to keys\.0, values\.0 and 1 more is lost"
+        ):
+            next(answers)
+        assert second.received == []
+        np.testing.assert_array_equal(pipeline(batch(0))["y"], batch(0))
+    assert second.received == [1]
+
+
+def test_a_sequence_of_which_nothing_was_answered_begins_anew_by_itself() -> None:
+    first, second = LoopbackDaemon(), LoopbackDaemon()
+    first.ends_at = 1
+    with (
+        serving(second) as address,
+        loopback_pipeline(first, find_next=lambda *_: generation_at(address, 2), graph=with_cache()) as pipeline,
+    ):
+        results = [result["y"] for result in pipeline.run([batch(1), batch(2)])]
+    np.testing.assert_array_equal(results, [batch(1), batch(2)])
 
 
 def test_where_there_is_no_next_generation_it_is_told_what_broke() -> None:

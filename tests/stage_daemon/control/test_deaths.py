@@ -9,9 +9,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from planner.client import PlannerClient, RecoveryPolicy
+from planner.client import PlannerClient, RecoveryPolicy, export
 from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment, DeploymentState, StoredPlan
+from planner.errors import StateLost
+from planner.plan.options import CutMode
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from tests.faults.rounds import come_through, failpoint
 from tests.faults.scale import random_moments
@@ -72,6 +74,39 @@ def test_a_stream_goes_on_where_a_worker_is_killed(
     client: PlannerClient, plan: StoredPlan, module: torch.nn.Module, cluster: LocalCluster
 ) -> None:
     stream_under_kills(cluster, client, plan.id, module, kills=("worker",), num_batches=100, moments=random_moments())
+
+
+class Remembers(torch.nn.Module):
+    """Each stage adds what it has seen to a buffer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        self.register_buffer("seen_by_first", torch.zeros(8))
+        self.register_buffer("seen_by_second", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x) + self.seen_by_first.add_(x.sum(0))
+        return self.second(y) + self.seen_by_second.add_(y.sum(0))
+
+
+def test_what_stages_remembered_is_not_lost_in_silence(
+    client: PlannerClient, cluster: LocalCluster, stub: Stub
+) -> None:
+    """A sequence that a recovery interrupts would go on with answers that no module gives."""
+    torch.manual_seed(0)
+    module, batches = Remembers().eval(), [torch.randn(1, 8) for _ in range(3)]
+    exported = export(module, (batches[0],))
+    plan = client.create_plan(client.submit(exported).id, CutMode(module_paths=("first",)))
+    deployment = client.deploy(plan.id, recovery=RecoveryPolicy.RESTART)
+    with client.pipeline(deployment.id, deadline_seconds=WAIT_SECONDS) as pipeline, torch.no_grad():
+        first = [module(x) for x in batches]
+        assert all(torch.equal(pipeline(x), y) for x, y in zip(batches[:2], first[:2], strict=True))
+        os.kill(worker_process_id(stub(deployment.stages[1].daemon_address), deployment.id), signal.SIGKILL)
+        with pytest.raises(StateLost, match=r"generation 2.*seen_by_first, seen_by_second is lost"):
+            list(pipeline.run(batches[2:] * 100))
+        assert all(torch.equal(pipeline(x), y) for x, y in zip(batches, first, strict=True))
+    client.stop(deployment.id)
 
 
 def test_a_stream_goes_on_where_a_daemon_is_restarted(
