@@ -2,6 +2,8 @@
 
     python -m examples.generate_text
 
+`planner-cli submit examples.generate_text:build` takes the same module.
+
 The cache is the module's own buffers: each stage keeps those of its layers from one token to the next. The weights are
 random, so that what is generated says nothing.
 """
@@ -20,7 +22,7 @@ from torch.export import Dim
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
 
-from examples.tiny_llama import build
+from examples import tiny_llama
 from planner.client import ExportedModel, PlannerClient, export
 from planner.client.local_cluster import LocalCluster
 from planner.client.pipeline import Pipeline
@@ -53,12 +55,23 @@ def generate(next_token: Call, prompt: torch.Tensor, count: int) -> list[int]:
     return tokens
 
 
+def build() -> tuple[torch.nn.Module, tuple[()], dict[str, torch.Tensor], dict[str, object]]:
+    """As planner-cli takes a factory."""
+    model, _, example, _ = tiny_llama.build()
+    assert isinstance(model, PreTrainedModel)
+    return with_cache(model), (), *_inputs(example["input_ids"][:1], CACHE_LENGTH)
+
+
 def export_with_cache(module: torch.nn.Module, prompt: torch.Tensor, length: int = CACHE_LENGTH) -> ExportedModel:
-    """For prompts of any length that the cache holds, and for single tokens."""
+    inputs, shapes = _inputs(prompt, length)
+    return export(module, (), inputs, dynamic_shapes=shapes, name="tiny-llama-with-cache")
+
+
+def _inputs(prompt: torch.Tensor, length: int) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
+    """An example and its dynamic shapes: prompts of any length that the cache holds, and single tokens."""
     sequence = Dim("sequence", min=1, max=length)
     inputs = {"input_ids": prompt, "cache_position": torch.arange(prompt.shape[1])}
-    shapes = {"input_ids": {1: sequence}, "cache_position": {0: sequence}}
-    return export(module, (), inputs, dynamic_shapes=shapes, name="tiny-llama-with-cache")
+    return inputs, {"input_ids": {1: sequence}, "cache_position": {0: sequence}}
 
 
 def over_daemons(pipeline: Pipeline) -> Call:
@@ -80,10 +93,8 @@ def in_one_process(module: torch.nn.Module) -> Call:
 def main() -> int:
     console = Console()
     torch.set_num_threads(1)
-    model, _, example, _ = build()
-    assert isinstance(model, PreTrainedModel)
-    module = with_cache(model)
-    prompts = [example["input_ids"][:1, :length] for length in (16, 5, 11)]
+    module, _, example, _ = build()
+    prompts = [example["input_ids"][:, :length] for length in (16, 5, 11)]
 
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -93,7 +104,8 @@ def main() -> int:
         PlannerClient(cluster.planner_address) as client,
     ):
         graph = client.submit(export_with_cache(module, prompts[0]))
-        plan = client.create_plan(graph.id, PlanOptions(mode=BalancedMode(num_stages=2)))
+        options = PlanOptions(mode=BalancedMode(num_stages=2), symbol_values=(("sequence", 1),))
+        plan = client.create_plan(graph.id, options)
         deployment = client.deploy(plan.id)
         with client.pipeline(deployment.id, outputs=[NEXT_TOKEN]) as pipeline:
             began = time.perf_counter()

@@ -130,9 +130,10 @@ class Pipeline:
         self.graph = graph
         self.deployment_id = deployment_id
         self.chosen = tuple(chosen)
-        # As many as keep all copies of all stages busy.
+        # Whether a batch of this pipeline has written to them, in the generation that it last had an answer of.
         self._written = [state.name for state in graph.states if state.mutated]
         self._has_state = False
+        # As many as keep all copies of all stages busy.
         self.default_window = max(_MIN_WINDOW, _MICROBATCHES_PER_COPY * num_copies + _MICROBATCHES_OF_CLIENT)
         self._encoder = InputEncoder(graph)
         self._lock = threading.Lock()

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from examples.generate_text import NEXT_TOKEN, export_with_cache, generate, over_daemons, with_cache
 from planner.client import PlannerClient
 from planner.plan.options import BalancedMode, PlanOptions
 from tests.models.architectures import find_architecture
@@ -20,6 +19,9 @@ NUM_TOKENS = 12
 
 def test_each_prompt_is_answered_as_by_transformers(client: PlannerClient) -> None:
     """The second one has fewer tokens than the first left in the cache; the third is the first again."""
+    # Here: a process that only collects the test need not import transformers.
+    from examples.generate_text import NEXT_TOKEN, export_with_cache, generate, over_daemons, with_cache
+
     model: Any = find_architecture("causal/llama").module()
     prompts = [torch.tensor([ids]) for ids in ([5, 9, 33, 12, 60, 7, 41], [8, 21], [5, 9, 33, 12, 60, 7, 41])]
     with torch.no_grad():

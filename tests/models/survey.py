@@ -1,4 +1,4 @@
-"""Takes architectures through export, a plan, the daemon's loader, a run and a training in stages; how far each came.
+"""Takes architectures through export, a plan, the daemon's loader, and runs, trains and generates in stages.
 
     python -m tests.models.survey [NAME ...] [--write docs/models.md]
 
@@ -11,7 +11,7 @@ import argparse
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,8 +37,8 @@ from tests.models.trains import trains_as
 STAGES = 4
 MARKER = "<!-- rows by python -m tests.models.survey --write docs/models.md -->"
 HEADINGS = (
-    "| architecture | stages | gap | bitwise equal to | trains as | dynamic sizes |",
-    "|---|---|---|---|---|---|",
+    "| architecture | stages | gap | bitwise equal to | trains as | generates as | dynamic sizes |",
+    "|---|---|---|---|---|---|---|",
 )
 
 
@@ -47,7 +47,8 @@ class Finding:
     """`why_not` is empty for an architecture that comes through; `is_ours` says that torch.export itself carries it.
 
     `equal_to` is "eager", or "torch.export" where its own program rounds otherwise than the module, or gives other
-    numbers, of which `export` warns. `trains` is what `trains_as` says, or why there is no training of it.
+    numbers, of which `export` warns. `trains` is what `trains_as` says, or why there is no training of it, and
+    `generates` what `generates_as` says of a causal model.
     """
 
     architecture: Architecture
@@ -56,6 +57,7 @@ class Finding:
     gap: float | None = None
     equal_to: str = ""
     trains: str = ""
+    generates: str = ""
     dynamic: tuple[str, ...] = ()
     why_not: str = ""
     is_ours: bool = False
@@ -87,7 +89,13 @@ def survey(architecture: Architecture) -> Finding:
         return Finding(architecture=architecture, why_not=_reason(error), is_ours=True)
     if any(issubclass(one.category, PlannerWarning) for one in told):
         equal_to += ", other numbers than eager"
-    trains, is_ours = _training(architecture, example)
+    trains, training_is_ours = _told(lambda: trains_as(architecture.module(), example))
+    generates, generation_is_ours = "", False
+    if architecture.kind.auto_class == "AutoModelForCausalLM":
+        # Here: tests collect this module without importing transformers.
+        from tests.models.generates import generates_as
+
+        generates, generation_is_ours = _told(lambda: generates_as(architecture.module()))
     return Finding(
         architecture=architecture,
         nodes=len(graph.nodes),
@@ -95,15 +103,16 @@ def survey(architecture: Architecture) -> Finding:
         gap=plan.gap,
         equal_to=equal_to,
         trains=trains,
-        is_ours=is_ours,
+        generates=generates,
+        is_ours=training_is_ours or generation_is_ours,
         dynamic=tuple(f"{name}[{dimension}]" for name, dimension in sorted(dynamic)),
     )
 
 
-def _training(architecture: Architecture, example: Inputs) -> tuple[str, bool]:
-    """What it trains as, or why it does not, and whether that is ours."""
+def _told(trial: Callable[[], str]) -> tuple[str, bool]:
+    """What a trial says, or why there is none, and whether that is ours."""
     try:
-        return trains_as(architecture.module(), example), False
+        return trial(), False
     except UnsupportedModule as error:
         is_torchs = _is_torchs(error) or "custom torch.autograd.Function" in str(error)
         return f"not: {_reason(error).partition(';')[0]}", not is_torchs
@@ -112,7 +121,8 @@ def _training(architecture: Architecture, example: Inputs) -> tuple[str, bool]:
 
 
 def _is_torchs(error: UnsupportedModule) -> bool:
-    return "torch.export cannot capture" in str(error) or "depends on what a tensor holds" in str(error)
+    reasons = ("torch.export cannot capture", "depends on what a tensor holds", "transformers has no static cache")
+    return any(reason in str(error) for reason in reasons)
 
 
 def _equal_to(module: nn.Module, batches: Sequence[Inputs], results: Sequence[Any]) -> str:
@@ -162,10 +172,11 @@ def _reason(error: Exception) -> str:
 
 def row(finding: Finding) -> str:
     if finding.why_not:
-        return f"| {_title(finding.architecture)} | | | {finding.why_not} | | |"
+        return f"| {_title(finding.architecture)} | | | {finding.why_not} | | | |"
     gap = "" if finding.gap is None else f"{100 * finding.gap:.0f} %"
     sizes = ", ".join(finding.dynamic)
-    cells = (_title(finding.architecture), str(finding.stages), gap, finding.equal_to, finding.trains, sizes)
+    title, results = _title(finding.architecture), (finding.equal_to, finding.trains, finding.generates)
+    cells = (title, str(finding.stages), gap, *results, sizes)
     return f"| {' | '.join(cells)} |"
 
 
@@ -202,7 +213,9 @@ def main(arguments: Sequence[str]) -> int:
         findings.append(finding)
         if options.write is not None:
             write_rows(options.write, findings)
-        outcome = finding.why_not or f"{finding.stages} stages, trains: {finding.trains}, {', '.join(finding.dynamic)}"
+        outcome = (
+            finding.why_not or f"{finding.stages} stages, trains: {finding.trains}, generates: {finding.generates}"
+        )
         print(f"{architecture.name}: {'OURS ' if finding.is_ours else ''}{outcome}", flush=True)
     return int(any(finding.is_ours for finding in findings))
 

@@ -283,22 +283,24 @@ def with_cache() -> Graph:
     return replace(graph, values=(*graph.values, cache), states=states)
 
 
-def test_a_recovery_that_puts_written_buffers_back_is_told() -> None:
-    first, second = LoopbackDaemon(), LoopbackDaemon()
-    first.ends_at = 3
-    with (
-        serving(second) as address,
-        loopback_pipeline(first, find_next=lambda *_: generation_at(address, 2), graph=with_cache()) as pipeline,
-    ):
-        answers = pipeline.run(batch(number) for number in range(5))
-        np.testing.assert_array_equal([next(answers)["y"], next(answers)["y"]], [batch(0), batch(1)])
-        with pytest.raises(
-            StateLost, match=r"dep-1 goes on as generation 2, .* wrote to keys\.0, values\.0 and 1 more is lost"
-        ):
-            next(answers)
-        assert second.received == []
-        np.testing.assert_array_equal(pipeline(batch(0))["y"], batch(0))
-    assert second.received == [1]
+def test_a_recovery_that_puts_written_buffers_back_is_told_once() -> None:
+    """The second generation ends before it has answered, and so before anything is lost again."""
+    first, second, third = LoopbackDaemon(), LoopbackDaemon(), LoopbackDaemon()
+    first.ends_at, second.ends_at = 3, 1
+    with serving(second) as second_address, serving(third) as third_address:
+        later = {1: generation_at(second_address, 2), 2: generation_at(third_address, 3)}
+        with loopback_pipeline(
+            first, find_next=lambda _, generation: later[generation], graph=with_cache()
+        ) as pipeline:
+            answers = pipeline.run(batch(number) for number in range(5))
+            np.testing.assert_array_equal([next(answers)["y"], next(answers)["y"]], [batch(0), batch(1)])
+            with pytest.raises(
+                StateLost, match=r"dep-1 goes on as generation 2, .* wrote to keys\.0, values\.0 and 1 more is lost"
+            ):
+                next(answers)
+            assert second.received == []
+            np.testing.assert_array_equal(pipeline(batch(0))["y"], batch(0))
+    assert (second.received, third.received) == ([1], [1])
 
 
 def test_a_sequence_of_which_nothing_was_answered_begins_anew_by_itself() -> None:

@@ -163,19 +163,24 @@ def test_a_cache_that_holds_a_buffer_is_that_buffer(tmp_path: Path) -> None:
 
 
 class Listed(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, *, detached: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(4))
-        self.weights = [self.weight]
+        self.weights = [self.weight.detach() if detached else self.weight]
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return features * self.weights[0]
+        return features * self.weights[0] + self.weight
 
 
 def test_a_parameter_that_is_reached_by_no_name_is_not_trained_in_silence() -> None:
     module, args = Listed(), (torch.ones(1, 4),)
 
     assert [state.name for state in export(module.train(), args, strict=True).graph.states] == ["weight"]
+    states = export(Listed(detached=True).train(), args, strict=True).graph.states
+    assert [(state.kind, state.requires_grad) for state in states] == [
+        (StateKind.PARAMETER, True),
+        (StateKind.CONSTANT, False),
+    ]
     with pytest.raises(
         UnsupportedModule,
         match="Listed: the forward reaches parameter 'weight' otherwise than by its name",
