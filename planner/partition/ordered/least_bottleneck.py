@@ -88,6 +88,8 @@ def _least_bottleneck(problem: PartitionProblem, num_stages: int, *, prove: bool
     """With a bound for every layout of so many stages, infinite where there is provably none."""
     problem = without_idle_memory(problem)
     in_hand = _coarse_layout(problem, num_stages)
+    if in_hand is not None:
+        problem = without_idle_memory(problem, in_hand.bottleneck_seconds)
     shared = ordered_pass(problem, num_stages)
     proven = 0.0
     exact = shared.exact_loads or only_neighbours_exchange(problem)

@@ -1,8 +1,8 @@
 """Memory that need not tell devices apart.
 
-What is beyond what any plan needs tells none apart. Where telling all apart is still too much, their memory comes in
-few tiers. With each device rounded down to the least of its tier, what fits fits in truth; rounded up to the most,
-nothing that fits is left out: one gives a plan, the other a bound.
+What is beyond what any plan needs, or any that is no worse than one in hand, tells none apart. Where telling all apart
+is still too much, their memory comes in few tiers. With each device rounded down to the least of its tier, what fits
+fits in truth; rounded up to the most, nothing that fits is left out: one gives a plan, the other a bound.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ from planner.partition.ordered.hosts import Classes, hosts_of
 from planner.partition.problem import Integers, PartitionProblem
 
 
-def without_idle_memory(problem: PartitionProblem) -> PartitionProblem:
-    """Each device with at most the bytes that the whole program needs: the same plans fit."""
-    return replace(problem, device_memory_bytes=np.minimum(problem.device_memory_bytes, everything_bytes(problem)))
+def without_idle_memory(problem: PartitionProblem, seconds: float = np.inf) -> PartitionProblem:
+    """Each device with at most the bytes that any plan over the program order needs whose stages compute for no longer
+    than `seconds`: the same of these plans fit."""
+    most = everything_bytes(problem)
+    if np.isfinite(seconds):
+        most = min(most, most_bytes_within(problem, seconds))
+    return replace(problem, device_memory_bytes=np.minimum(problem.device_memory_bytes, most))
 
 
 def everything_bytes(problem: PartitionProblem) -> int:
@@ -28,6 +32,35 @@ def everything_bytes(problem: PartitionProblem) -> int:
     if problem.training is not None:
         needed += problem.training.microbatches * (roots + values + int(problem.node_kept_bytes.sum()))
     return needed
+
+
+def most_bytes_within(problem: PartitionProblem, seconds: float) -> int:
+    """No segment of the program order that computes for no longer, where it runs fastest, needs more: the states and
+    storages of each of its nodes, though others of the segment have them too, and all that passes its ends."""
+    n, at_once = problem.num_nodes, problem.microbatches_in_flight
+    saved = problem.training.microbatches + 1 if problem.training is not None else 0
+    own = saved * problem.node_kept_bytes.astype(np.int64) if saved else np.zeros(n, dtype=np.int64)
+    np.add.at(own, np.minimum(problem.use_node, n - 1), problem.whole_state_bytes[problem.use_state])
+    made = problem.root_producer >= 0
+    np.add.at(own, problem.root_producer[made], (1 + saved) * problem.root_bytes[made])
+    until = np.concatenate([[0.0], np.cumsum(problem.work_seconds.min(axis=0))])
+    end = np.searchsorted(until, until[:-1] + seconds * (1 + 1e-9), side="right") - 1
+    held = np.concatenate([[0], np.cumsum(own)])
+    passing = _passing_bytes(problem)
+    needed = held[end] - held[:-1] + (1 + saved + at_once) * passing[:-1]
+    returned = int(problem.whole_state_bytes[problem.returned_state].sum())
+    return int(needed.max()) + at_once * int(passing.max()) + returned
+
+
+def _passing_bytes(problem: PartitionProblem) -> Integers:
+    """[n + 1] of the values that are there before each position and needed from it on."""
+    last = np.where(problem.value_returned, problem.num_nodes, -1)
+    np.maximum.at(last, problem.read_value, problem.read_node)
+    change = np.zeros(problem.num_nodes + 2, dtype=np.int64)
+    is_needed = last > problem.value_producer
+    np.add.at(change, problem.value_producer[is_needed] + 1, problem.value_bytes[is_needed])
+    np.subtract.at(change, last[is_needed] + 1, problem.value_bytes[is_needed])
+    return np.cumsum(change)[: problem.num_nodes + 1]
 
 
 def in_memory_tiers(

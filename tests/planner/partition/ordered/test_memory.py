@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.partition.assignment import contiguous
 from planner.partition.evaluate import evaluate
+from planner.partition.objective import PipelineSchedule, Training
 from planner.partition.ordered.hosts import hosts_of
-from planner.partition.ordered.memory_tiers import in_memory_tiers, without_idle_memory
+from planner.partition.ordered.memory_tiers import in_memory_tiers, most_bytes_within, without_idle_memory
 from planner.partition.ordered.positions import furthest_end
 from planner.partition.problem import PartitionProblem
 from tests.planner.partition.exact import all_contiguous
-from tests.planner.partition.problems import chain, problems
+from tests.planner.partition.problems import chain, problems, trainings
 from tests.random_examples import random_examples
 
 
@@ -25,6 +27,35 @@ def test_what_fits_is_the_same(problem: PartitionProblem) -> None:
     for assignment in all_contiguous(problem):
         needed = np.array(evaluate(problem, assignment).device_peak_bytes)
         assert (needed <= capped).all() == (needed <= problem.device_memory_bytes).all()
+
+
+@pytest.mark.slow
+@random_examples(120)
+@given(problem=problems(max_nodes=6, max_devices=3, training=st.none() | trainings, barred=True))
+def test_no_plan_of_stages_that_are_as_quick_needs_more(problem: PartitionProblem) -> None:
+    """However slow the devices are that it has chosen."""
+    quickest = problem.work_seconds.min(axis=0)
+    for assignment in all_contiguous(problem):
+        stages = np.array(assignment.stage_of_node)
+        seconds = float(np.bincount(stages, quickest).max())
+        needed = max(stage.peak_bytes for stage in evaluate(problem, assignment).stages)
+        assert needed <= most_bytes_within(problem, seconds)
+
+
+def test_what_is_beyond_the_needs_of_plans_as_quick_tells_no_devices_apart() -> None:
+    states = [(100, (node,)) for node in range(8)]
+    problem = chain([[1.0] * 8] * 3, states=states, memory_bytes=[900, 500, 250], value_bytes=[10] * 9)
+    # Three nodes, a value that enters, live and twice in flight, one that leaves, and two made.
+    assert most_bytes_within(problem, 3.0) == 300 + 3 * 10 + (1 + 2) * 10 + 2 * 10
+    assert without_idle_memory(problem, 3.0).device_memory_bytes.tolist() == [380, 380, 250]
+    assert without_idle_memory(problem, 2.9).device_memory_bytes.tolist() == [270, 270, 250]
+
+
+def test_what_is_saved_for_the_backward_pass_is_needed_for_every_microbatch() -> None:
+    training = Training(schedule=PipelineSchedule.GPIPE, microbatches=5)
+    problem = chain([[1.0] * 4] * 2, value_bytes=[0, 10, 10, 10, 0], training=training)
+    whole = contiguous(problem, (0, 4), (0,))
+    assert 5 * 30 <= evaluate(problem, whole).stages[0].peak_bytes <= most_bytes_within(problem, 4.0)
 
 
 def test_what_the_whole_program_needs_is_enough_for_any_device() -> None:
