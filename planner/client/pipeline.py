@@ -130,8 +130,8 @@ class Pipeline:
         self.graph = graph
         self.deployment_id = deployment_id
         self.chosen = tuple(chosen)
-        # Whether a batch of this pipeline has written to them, in the generation that it last had an answer of.
         self._written = [state.name for state in graph.states if state.mutated]
+        # Whether a batch of this pipeline has written to them, in the generation that it last had an answer of.
         self._has_state = False
         # As many as keep all copies of all stages busy.
         self.default_window = max(_MIN_WINDOW, _MICROBATCHES_PER_COPY * num_copies + _MICROBATCHES_OF_CLIENT)

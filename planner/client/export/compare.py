@@ -22,6 +22,8 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
+from planner.client.export.states import tensor_of
+
 _MAX_BUFFER_BYTES = 1 << 30
 _STATES = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
@@ -87,9 +89,7 @@ def _run_program(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mappin
         if spec.kind is InputKind.USER_INPUT:
             inputs.append(next(leaves))
             continue
-        assert spec.target is not None
-        states = program.state_dict if spec.target in program.state_dict else program.constants
-        state = states[spec.target]
+        state = tensor_of(program, spec)
         inputs.append(state if spec.kind is InputKind.PARAMETER else state.clone())
     with _without_saved_tensors():
         outputs = fx.Interpreter(program.graph_module).run(*inputs, enable_io_processing=False)

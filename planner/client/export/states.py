@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, InputSpec
 
 from planner.client.export.dtypes import dtype_of
 from planner.client.export.remedies import NO_NESTED_TENSORS
@@ -75,8 +75,14 @@ def _declared_states(program: ExportedProgram) -> Iterator[tuple[str, StateKind,
                 "hold only tensors"
             )
         persistent = bool(spec.persistent) if spec.kind is InputKind.BUFFER else spec.kind is InputKind.PARAMETER
-        holder = program.state_dict if spec.target in program.state_dict else program.constants
-        yield spec.target, _KINDS[spec.kind], holder[spec.target], placeholders[spec.arg.name], persistent
+        yield spec.target, _KINDS[spec.kind], tensor_of(program, spec), placeholders[spec.arg.name], persistent
+
+
+def tensor_of(program: ExportedProgram, spec: InputSpec) -> torch.Tensor:
+    """The parameter, buffer or constant that an input of the program stands for."""
+    name = str(spec.target)
+    tensor: torch.Tensor = (program.state_dict if name in program.state_dict else program.constants)[name]
+    return tensor
 
 
 def check_tensor(tensor: torch.Tensor, where: str) -> None:

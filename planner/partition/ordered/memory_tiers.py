@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner.partition.ordered.hosts import Classes, hosts_of
+from planner.partition.ordered.positions import LIMIT_MARGIN, crossing_bytes
 from planner.partition.problem import Integers, PartitionProblem
 
 
@@ -44,23 +45,12 @@ def most_bytes_within(problem: PartitionProblem, seconds: float) -> int:
     made = problem.root_producer >= 0
     np.add.at(own, problem.root_producer[made], (1 + saved) * problem.root_bytes[made])
     until = np.concatenate([[0.0], np.cumsum(problem.work_seconds.min(axis=0))])
-    end = np.searchsorted(until, until[:-1] + seconds * (1 + 1e-9), side="right") - 1
+    end = np.searchsorted(until, until[:-1] + seconds * (1 + LIMIT_MARGIN), side="right") - 1
     held = np.concatenate([[0], np.cumsum(own)])
-    passing = _passing_bytes(problem)
+    passing = crossing_bytes(problem)
     needed = held[end] - held[:-1] + (1 + saved + at_once) * passing[:-1]
     returned = int(problem.whole_state_bytes[problem.returned_state].sum())
     return int(needed.max()) + at_once * int(passing.max()) + returned
-
-
-def _passing_bytes(problem: PartitionProblem) -> Integers:
-    """[n + 1] of the values that are there before each position and needed from it on."""
-    last = np.where(problem.value_returned, problem.num_nodes, -1)
-    np.maximum.at(last, problem.read_value, problem.read_node)
-    change = np.zeros(problem.num_nodes + 2, dtype=np.int64)
-    is_needed = last > problem.value_producer
-    np.add.at(change, problem.value_producer[is_needed] + 1, problem.value_bytes[is_needed])
-    np.subtract.at(change, last[is_needed] + 1, problem.value_bytes[is_needed])
-    return np.cumsum(change)[: problem.num_nodes + 1]
 
 
 def in_memory_tiers(

@@ -10,7 +10,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 
-from planner.client.export.states import check_tensor, identity_of
+from planner.client.export.states import check_tensor, identity_of, tensor_of
 from planner.errors import UnsupportedModule
 
 
@@ -44,7 +44,6 @@ def use_named_states(program: ExportedProgram, what: str, *, is_trained: bool) -
 
 
 def _identity_of(program: ExportedProgram, spec: InputSpec) -> tuple[object, ...]:
-    name = str(spec.target)
-    tensor = program.state_dict[name] if name in program.state_dict else program.constants[name]
-    check_tensor(tensor, repr(name))
+    tensor = tensor_of(program, spec)
+    check_tensor(tensor, repr(spec.target))
     return identity_of(tensor)
