@@ -16,6 +16,7 @@ PlannerError
 │   ├── DeviceGone
 │   ├── DeviceFull
 │   ├── DeviceTaken
+│   ├── BuffersInUse             a deployment that writes buffers, which another pipeline's batches are writing
 │   └── WrongOffset              an upload goes on from elsewhere: `metadata["committed_bytes"]`
 ├── ResourceExhausted        a limit of the server, or its disk, is full
 ├── Corrupt                  bytes that are not what their digest says
@@ -25,7 +26,7 @@ PlannerError
 ├── PlanInvariantError       a plan that breaks what must hold of every plan: a defect, or a record changed by hand
 ├── DeploymentFailed
 ├── MicrobatchFailed         one batch failed in a stage; the deployment goes on
-│   ├── StateLost                a recovery put back the buffers that earlier batches wrote
+│   ├── StateLost                the buffers are no longer as earlier batches of the pipeline left them
 │   └── StepNotApplied           of a training step: no weight has changed
 └── Cancelled
 
@@ -122,6 +123,10 @@ class DeviceTaken(Conflict):
     reason = "DEVICE_TAKEN"
 
 
+class BuffersInUse(Conflict):
+    reason = "BUFFERS_IN_USE"
+
+
 class WrongOffset(Conflict):
     reason = "WRONG_OFFSET"
 
@@ -167,7 +172,7 @@ class MicrobatchFailed(PlannerError):
 
 
 class StateLost(MicrobatchFailed):
-    """The deployment goes on in a later generation, which began with the buffers that were uploaded."""
+    """Of a later generation, which began with the buffers that were uploaded, or where another pipeline has written."""
 
     reason = "STATE_LOST"
 

@@ -35,7 +35,7 @@ from planner.plan.explain import Alone, CutAlternative, explain
 from planner.plan.options import OptimalMode, PlanOptions, Routing, SingleMode
 from planner.plan.plan import Plan
 from planner.plan.verify import verify_plan
-from planner.plan.written_states import why_not_copied
+from planner.plan.written_states import why_not_copied, written_states
 
 MAX_MICROBATCHES_IN_FLIGHT = 1 << 16
 # Searches keep tables of devices x nodes: of 1,024 devices and 65,000 nodes, several of half a GB each.
@@ -100,7 +100,7 @@ def make_replacement(
     )
     numbers = question.numbers()
     problem = numbers.problem
-    writes = any(state.mutated for state in graph.states) and options.training is None
+    writes = bool(written_states(graph, options))
     before = replace(before_on(inventory, replaced), may_copy=(mode.replicate or options.saturate_host) and not writes)
     request = request_for(replace(mode, replicate=False), options.objective)
     outcomes: list[Replacement] = []

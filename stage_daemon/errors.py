@@ -15,7 +15,9 @@ DaemonError
 ├── NotFound
 ├── Forbidden                a caller who may not ask for it
 ├── Conflict                 the state of the deployment forbids it now
+│   ├── BuffersInUse         another client's microbatches write the deployment's buffers
 │   └── Released             a session whose deployment was let go of
+├── StateLost                another client has written over what earlier sessions of this one left in buffers
 ├── ResultsNotRead           a client that sends and does not read
 ├── StageFailed              a stage raised while it ran a microbatch
 ├── WorkerDied
@@ -107,8 +109,16 @@ class Conflict(DaemonError):
     reason = "CONFLICT"
 
 
+class BuffersInUse(Conflict):
+    reason = "BUFFERS_IN_USE"
+
+
 class Released(Conflict):
     reason = "DEPLOYMENT_RELEASED"
+
+
+class StateLost(DaemonError):
+    reason = "STATE_LOST"
 
 
 class ResultsNotRead(DaemonError):

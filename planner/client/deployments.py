@@ -20,7 +20,7 @@ from planner.client.messages import (
     stored_plan_from_proto,
     threads_to_proto,
 )
-from planner.client.records import Deployment, DeploymentEvent, DeploymentState, Failure, RecoveryPolicy
+from planner.client.records import Deployment, DeploymentEvent, DeploymentState, Failure, RecoveryPolicy, StoredPlan
 from planner.client.request_ids import new_request_id
 from planner.client.status import error_from_failure
 from planner.errors import Conflict, DeploymentFailed, PlannerError, Unavailable
@@ -136,6 +136,7 @@ class DeploymentCalls(CheckpointCalls):
         """
         from planner.client.outputs import choose_outputs
         from planner.client.pipeline import Pipeline
+        from planner.plan.written_states import written_states
 
         deployment = self.get_deployment(deployment_id)
         if deployment.state is DeploymentState.RECOVERING or _is_later_rollout(deployment):
@@ -143,8 +144,10 @@ class DeploymentCalls(CheckpointCalls):
         if deployment.state is not DeploymentState.READY:
             raise _not_ready(deployment)
         graph = self.read_graph(deployment.graph_id)
+        is_written = any(state.mutated for state in graph.states)
         return Pipeline(
             graph=graph,
+            written=written_states(graph, self._plan_of(deployment).options) if is_written else (),
             chosen=choose_outputs(graph, outputs),
             deployment_id=deployment.id,
             num_copies=len(deployment.stages),
@@ -157,6 +160,10 @@ class DeploymentCalls(CheckpointCalls):
             ticket=TicketHolder(self._connection, deployment.id).ticket,
             why_failed=lambda: self._why_failed(deployment.id),
         )
+
+    def _plan_of(self, deployment: Deployment) -> StoredPlan:
+        request = planner_pb2.GetPlanRequest(plan_id=deployment.plan_id)
+        return stored_plan_from_proto(self._connection.call(self._connection.stub.GetPlan, request))
 
     def train(
         self,
@@ -195,9 +202,7 @@ class DeploymentCalls(CheckpointCalls):
         deployment = self.get_deployment(deployment_id)
         if deployment.state is not DeploymentState.READY:
             raise _not_ready(deployment)
-        request = planner_pb2.GetPlanRequest(plan_id=deployment.plan_id)
-        plan = stored_plan_from_proto(self._connection.call(self._connection.stub.GetPlan, request))
-        training = plan.options.training
+        training = self._plan_of(deployment).options.training
         if training is None:
             raise Conflict(
                 f"deployment {deployment.id} is of a plan for inference; plan with training, and deploy that",

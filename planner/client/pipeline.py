@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from planner.client.records import Deployment
 from planner.client.session import Arrival, Session
 from planner.client.tensors import RawTensor, TensorKind
 from planner.errors import (
+    BuffersInUse,
     DeploymentFailed,
     InvalidArgument,
     MicrobatchFailed,
@@ -104,8 +106,10 @@ class Pipeline:
     A run through a deployment that recovers goes on in the next generation: `find_next` waits for it, and what was not
     answered is sent again, in order. Each microbatch is answered once.
 
-    Where the graph writes buffers of its own, such as a key-value cache, what earlier batches of this pipeline wrote is
-    lost with the generation that held it: the run raises StateLost, and the next one begins on the later generation.
+    Where the stages write buffers, such as a key-value cache, the batches of this pipeline are one sequence: one run is
+    under way at a time. What earlier ones wrote is lost with the generation that held it, and once another pipeline has
+    written: the run raises StateLost, and the next one begins anew. Another pipeline is let in when this one is closed,
+    or idle for some seconds; until then it gets BuffersInUse. `written` names those buffers.
 
     Results are torch tensors where the batch's are, arrays where it holds numpy arrays. With `chosen` outputs each is a
     dict of those by their text, not the module's own structure.
@@ -126,13 +130,17 @@ class Pipeline:
         generation: int = 0,
         find_next: Callable[[str, int], Deployment | None] | None = None,
         chosen: Sequence[ChosenOutput] = (),
+        written: Sequence[str] = (),
     ) -> None:
         self.graph = graph
         self.deployment_id = deployment_id
         self.chosen = tuple(chosen)
-        self._written = [state.name for state in graph.states if state.mutated]
+        self._written = tuple(written)
         # Whether a batch of this pipeline has written to them, in the generation that it last had an answer of.
         self._has_state = False
+        # Held by a run where there are such buffers.
+        self._writing = threading.Lock()
+        self._id = secrets.randbits(63) or 1
         # As many as keep all copies of all stages busy.
         self.default_window = max(_MIN_WINDOW, _MICROBATCHES_PER_COPY * num_copies + _MICROBATCHES_OF_CLIENT)
         self._encoder = InputEncoder(graph)
@@ -172,6 +180,28 @@ class Pipeline:
 
         Failures are given, never raised, but for StateLost.
         """
+        with self._alone():
+            yield from self._run(microbatches, window)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._written:
+            yield
+            return
+        if not self._writing.acquire(blocking=False):
+            raise BuffersInUse(
+                f"{self.deployment_id} writes {few_of(self._written, 2)}, and a run of this pipeline is under way: "
+                "read its outputs to the end, or close it, before the next one begins",
+                deployment_id=self.deployment_id,
+            )
+        try:
+            yield
+        finally:
+            self._writing.release()
+
+    def _run(
+        self, microbatches: Iterable[Sequence[object]], window: int | None
+    ) -> Iterator[list[object] | MicrobatchFailed]:
         window = self.default_window if window is None else window
         if window < 1:
             raise InvalidArgument(f"window is {window}, needs at least 1")
@@ -186,7 +216,10 @@ class Pipeline:
                         self._has_state = bool(self._written)
                         yield _result(arrival, unanswered.popleft().kind, num_answered)
                 return
-            except (InvalidArgument, ResourceExhausted, MicrobatchFailed):
+            except StateLost:
+                self._has_state = False
+                raise
+            except (InvalidArgument, ResourceExhausted, MicrobatchFailed, BuffersInUse):
                 raise
             except PlannerError as error:
                 num_fruitless = num_fruitless + 1 if num_answered == answered_before else 1
@@ -281,6 +314,8 @@ class Pipeline:
             ticket=ticket,
             chosen=self.chosen,
             kept=route.kept,
+            pipeline_id=self._id,
+            goes_on=self._has_state,
         )
         session.open()
         return session

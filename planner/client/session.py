@@ -64,8 +64,10 @@ class Session:
         ticket: str = "",
         chosen: Sequence[ChosenOutput] = (),
         kept: KeptMemory | None = None,
+        pipeline_id: int = 0,
+        goes_on: bool = False,
     ) -> None:
-        """`kept` is of sessions with the same workers."""
+        """`kept` is of sessions with the same workers. `goes_on`: with what earlier ones have written."""
         self.ticket = ticket
         self._metadata = ((TICKET_KEY, ticket),) if ticket else ()
         # Not by the stub, whose serializer and parser copy what tensors hold.
@@ -88,6 +90,8 @@ class Session:
             session_id=secrets.randbits(63) or 1,
             host=host_identity(),
             generation=generation,
+            pipeline_id=pipeline_id,
+            goes_on=goes_on,
         )
         for choice in chosen:
             choice.fill(self._open.outputs.add())

@@ -12,7 +12,7 @@ from planner.errors import NotDeployable
 from planner.graph.ir import Graph, Input, Output, Value, ValueReference, WeightFile
 from planner.plan.plan import Plan
 from planner.plan.split import stage_graph
-from planner.plan.written_states import why_not_copied
+from planner.plan.written_states import why_not_copied, written_states
 from planner.schedule.actions import NO_MICROBATCH, Action
 from planner.store.blobs import BlobStore
 from planner.store.deployment_records import Deployment, RecoveryPolicy
@@ -100,6 +100,7 @@ def connect_requests(
             deadline_seconds=edge_seconds,
             daemon_identity=daemon_identity,
             microbatches_in_flight=plan.options.in_flight,
+            writes_buffers=bool(written_states(graph, plan.options)),
         )
         for device_id in deployment.device_ids()
     }

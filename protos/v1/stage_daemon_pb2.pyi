@@ -277,6 +277,7 @@ class ConnectStagesRequest(google.protobuf.message.Message):
     TRAINING_FIELD_NUMBER: builtins.int
     DAEMON_IDENTITY_FIELD_NUMBER: builtins.int
     DEVICE_ID_FIELD_NUMBER: builtins.int
+    WRITES_BUFFERS_FIELD_NUMBER: builtins.int
     deployment_id: builtins.str
     generation: builtins.int
     rendezvous_address: builtins.str
@@ -288,6 +289,8 @@ class ConnectStagesRequest(google.protobuf.message.Message):
     """A name in the certificates of daemons: over TLS, workers of other hosts have to show it. Empty means the usual one."""
     device_id: builtins.str
     """This worker's, as its edges name it."""
+    writes_buffers: builtins.bool
+    """Each microbatch finds buffers as the one before left them: those of one client at a time are let in."""
     @property
     def edges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Edge]:
         """Every edge that starts or ends in one of this worker's stages."""
@@ -330,9 +333,10 @@ class ConnectStagesRequest(google.protobuf.message.Message):
         training: Global___StageTraining | None = ...,
         daemon_identity: builtins.str = ...,
         device_id: builtins.str = ...,
+        writes_buffers: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["training", b"training"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["daemon_identity", b"daemon_identity", "deadline_seconds", b"deadline_seconds", "deployment_id", b"deployment_id", "device_id", b"device_id", "edges", b"edges", "generation", b"generation", "inputs", b"inputs", "lanes", b"lanes", "microbatches_in_flight", b"microbatches_in_flight", "outputs", b"outputs", "rendezvous_address", b"rendezvous_address", "symbols", b"symbols", "training", b"training"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["daemon_identity", b"daemon_identity", "deadline_seconds", b"deadline_seconds", "deployment_id", b"deployment_id", "device_id", b"device_id", "edges", b"edges", "generation", b"generation", "inputs", b"inputs", "lanes", b"lanes", "microbatches_in_flight", b"microbatches_in_flight", "outputs", b"outputs", "rendezvous_address", b"rendezvous_address", "symbols", b"symbols", "training", b"training", "writes_buffers", b"writes_buffers"]) -> None: ...
 
 Global___ConnectStagesRequest: typing_extensions.TypeAlias = ConnectStagesRequest
 
@@ -1203,6 +1207,8 @@ class OpenSession(google.protobuf.message.Message):
     HOST_FIELD_NUMBER: builtins.int
     GENERATION_FIELD_NUMBER: builtins.int
     OUTPUTS_FIELD_NUMBER: builtins.int
+    PIPELINE_ID_FIELD_NUMBER: builtins.int
+    GOES_ON_FIELD_NUMBER: builtins.int
     deployment_id: builtins.str
     session_id: builtins.int
     """Made by the client, unique: the same on both streams."""
@@ -1210,6 +1216,12 @@ class OpenSession(google.protobuf.message.Message):
     """The boot id of the client's Linux kernel, a slash and the inode of its network namespace. Empty: it takes no short cut."""
     generation: builtins.int
     """Of the deployment; 0 means whichever runs."""
+    pipeline_id: builtins.int
+    """Made by the client: its sessions with this follow on one another, in buffers that the deployment writes. 0: it has no
+    other session. Read where inputs are sent.
+    """
+    goes_on: builtins.bool
+    """Earlier sessions of this pipeline had answers: if another one has come in between, what they wrote is no more."""
     @property
     def outputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ChosenOutput]:
         """What the session's results hold, in this order; none: every non-constant output of the graph, whole. Read where
@@ -1224,8 +1236,10 @@ class OpenSession(google.protobuf.message.Message):
         host: builtins.str = ...,
         generation: builtins.int = ...,
         outputs: collections.abc.Iterable[Global___ChosenOutput] | None = ...,
+        pipeline_id: builtins.int = ...,
+        goes_on: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "generation", b"generation", "host", b"host", "outputs", b"outputs", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployment_id", b"deployment_id", "generation", b"generation", "goes_on", b"goes_on", "host", b"host", "outputs", b"outputs", "pipeline_id", b"pipeline_id", "session_id", b"session_id"]) -> None: ...
 
 Global___OpenSession: typing_extensions.TypeAlias = OpenSession
 

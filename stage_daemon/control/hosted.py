@@ -14,6 +14,7 @@ from protos.v1 import stage_daemon_pb2
 from stage_daemon.control.lifecycle import Life, Phase, Trigger, advance
 from stage_daemon.control.microbatches import most_training_bytes
 from stage_daemon.control.rendezvous import Rendezvous
+from stage_daemon.control.sequences import Sequences
 from stage_daemon.control.sessions import Session, Sessions
 from stage_daemon.control.worker_process import TrainingReplies, WorkerProcess
 from stage_daemon.custom_operators import CustomOperator
@@ -54,6 +55,7 @@ class HostedDeployment:
     ) -> None:
         self.life = life
         self.sessions = Sessions(life.deployment_id)
+        self._sequences = Sequences(life.deployment_id)
         self.connection = stage_daemon_pb2.ConnectStagesRequest()
         # Of a message that asks for training, once the stages are connected.
         self.most_training_bytes = 0.0
@@ -230,9 +232,21 @@ class HostedDeployment:
         with contextlib.suppress(DaemonError):
             await worker.choose(stage_daemon_pb2.OpenSession(session_id=session_id))
 
+    @contextlib.asynccontextmanager
+    async def sending(self, opened: stage_daemon_pb2.OpenSession) -> AsyncIterator[None]:
+        """One stream of inputs per session at a time: two would mix their sequences. Of one pipeline at a time where
+        the deployment writes buffers; raises as Sequences.hold.
+        """
+        if not self.connection.writes_buffers:
+            with self._sending(opened.session_id):
+                yield
+            return
+        async with self._sequences.hold(opened):
+            with self._sending(opened.session_id):
+                yield
+
     @contextlib.contextmanager
-    def sending(self, session_id: int) -> Iterator[None]:
-        """One stream of inputs per session at a time: two would mix their sequences."""
+    def _sending(self, session_id: int) -> Iterator[None]:
         self.check_running()
         if session_id in self._senders:
             raise Conflict(f"session {session_id} is sending already; give each session an id of its own")

@@ -95,15 +95,16 @@ class StageDaemonService(stage_daemon_pb2_grpc.StageDaemonServiceServicer):
         caller = _check_ticket(hosted, context)
         session_id = first.open.session_id
         sequence, limit_bytes = 0, most_input_bytes(hosted.connection)
-        with self._callers.hold(caller, first.open.deployment_id, session_id) as may_idle, hosted.sending(session_id):
-            if first.open.host:
-                yield stage_daemon_pb2.SendInputsResponse(door=hosted.door_for(first.open), may_idle=may_idle)
-            async for content in request_iterator:
-                skimmed = read_microbatch(content, limit_bytes)
-                sequence += 1
-                check_microbatch(skimmed, hosted.connection.inputs, sequence)
-                await hosted.send_input(session_id, sequence, skimmed.content)
-                yield stage_daemon_pb2.SendInputsResponse(sequence=sequence)
+        with self._callers.hold(caller, first.open.deployment_id, session_id) as may_idle:
+            async with hosted.sending(first.open):
+                if first.open.host:
+                    yield stage_daemon_pb2.SendInputsResponse(door=hosted.door_for(first.open), may_idle=may_idle)
+                async for content in request_iterator:
+                    skimmed = read_microbatch(content, limit_bytes)
+                    sequence += 1
+                    check_microbatch(skimmed, hosted.connection.inputs, sequence)
+                    await hosted.send_input(session_id, sequence, skimmed.content)
+                    yield stage_daemon_pb2.SendInputsResponse(sequence=sequence)
 
     async def ReceiveOutputs(
         self, request: stage_daemon_pb2.ReceiveOutputsRequest, context: Context

@@ -39,6 +39,7 @@ CODES: dict[type[errors.DaemonError], int] = {
     errors.InsufficientMemory: code_pb2.RESOURCE_EXHAUSTED,
     errors.ResourceExhausted: code_pb2.RESOURCE_EXHAUSTED,
     errors.ResultsNotRead: code_pb2.RESOURCE_EXHAUSTED,
+    errors.StateLost: code_pb2.ABORTED,
     errors.NotFound: code_pb2.NOT_FOUND,
     errors.Forbidden: code_pb2.PERMISSION_DENIED,
     errors.Conflict: code_pb2.FAILED_PRECONDITION,

@@ -44,6 +44,7 @@ CODES = {
     errors.DeploymentFailed: code_pb2.FAILED_PRECONDITION,
     errors.MicrobatchFailed: code_pb2.INTERNAL,
     errors.StateLost: code_pb2.INTERNAL,
+    errors.BuffersInUse: code_pb2.FAILED_PRECONDITION,
     errors.StepNotApplied: code_pb2.INTERNAL,
     errors.Cancelled: code_pb2.CANCELLED,
     WorkerDied: code_pb2.INTERNAL,

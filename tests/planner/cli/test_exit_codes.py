@@ -27,6 +27,7 @@ STATUSES = {
     errors.DeviceGone: 6,
     errors.DeviceFull: 6,
     errors.DeviceTaken: 6,
+    errors.BuffersInUse: 6,
     errors.WrongOffset: 6,
     errors.ResourceExhausted: 6,
     errors.Corrupt: 4,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from contextlib import contextmanager
 
@@ -120,12 +120,13 @@ def loopback_pipeline(
     deadline_seconds: float = 120.0,
     why_failed: Callable[[], DeploymentFailed | None] = lambda: None,
     find_next: FindNext | None = None,
-    graph: Graph | None = None,
+    written: Sequence[str] = (),
 ) -> Iterator[Pipeline]:
     with (
         serving(daemon) as address,
         Pipeline(
-            graph=graph or identity_graph(),
+            graph=identity_graph(),
+            written=written,
             deployment_id="dep-1",
             num_copies=num_copies,
             input_address=address,

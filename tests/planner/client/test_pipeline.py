@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,10 +15,9 @@ from planner.client.door import SessionMemory
 from planner.client.messages import deployment_from_proto
 from planner.client.pipeline import MOST_FRUITLESS, Batch
 from planner.client.records import Deployment
-from planner.errors import DeploymentFailed, InvalidArgument, MicrobatchFailed, StateLost, Unavailable
-from planner.graph.ir import Dtype, Graph, State, StateKind, Value, ValueKind
+from planner.errors import BuffersInUse, DeploymentFailed, InvalidArgument, MicrobatchFailed, StateLost, Unavailable
 from protos.v1 import planner_pb2
-from tests.planner.client.loopback_daemon import LoopbackDaemon, identity_graph, loopback_pipeline, serving
+from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline, serving
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.services
@@ -274,13 +272,7 @@ def test_a_microbatch_that_breaks_every_generation_is_given_up() -> None:
     assert generations == list(range(1, MOST_FRUITLESS + 1))
 
 
-def with_cache() -> Graph:
-    graph = identity_graph()
-    cache = Value(id=2, kind=ValueKind.TENSOR, dtype=Dtype.FLOAT32, dims=(4,), name="cache")
-    states = tuple(
-        State(name=name, value_id=2, kind=StateKind.BUFFER, mutated=True) for name in ("keys.0", "values.0", "keys.1")
-    )
-    return replace(graph, values=(*graph.values, cache), states=states)
+WRITTEN = ("keys.0", "values.0", "keys.1")
 
 
 def test_a_recovery_that_puts_written_buffers_back_is_told_once() -> None:
@@ -289,9 +281,7 @@ def test_a_recovery_that_puts_written_buffers_back_is_told_once() -> None:
     first.ends_at, second.ends_at = 3, 1
     with serving(second) as second_address, serving(third) as third_address:
         later = {1: generation_at(second_address, 2), 2: generation_at(third_address, 3)}
-        with loopback_pipeline(
-            first, find_next=lambda _, generation: later[generation], graph=with_cache()
-        ) as pipeline:
+        with loopback_pipeline(first, find_next=lambda _, generation: later[generation], written=WRITTEN) as pipeline:
             answers = pipeline.run(batch(number) for number in range(5))
             np.testing.assert_array_equal([next(answers)["y"], next(answers)["y"]], [batch(0), batch(1)])
             with pytest.raises(
@@ -308,10 +298,23 @@ def test_a_sequence_of_which_nothing_was_answered_begins_anew_by_itself() -> Non
     first.ends_at = 1
     with (
         serving(second) as address,
-        loopback_pipeline(first, find_next=lambda *_: generation_at(address, 2), graph=with_cache()) as pipeline,
+        loopback_pipeline(first, find_next=lambda *_: generation_at(address, 2), written=WRITTEN) as pipeline,
     ):
         results = [result["y"] for result in pipeline.run([batch(1), batch(2)])]
     np.testing.assert_array_equal(results, [batch(1), batch(2)])
+
+
+def test_a_second_run_of_one_sequence_is_refused_until_the_first_has_ended() -> None:
+    with loopback_pipeline(LoopbackDaemon(), written=WRITTEN) as pipeline:
+        first = pipeline.run([batch(1), batch(2)], window=1)
+        next(first)
+        with pytest.raises(BuffersInUse, match=r"writes keys\.0, values\.0 and 1 more, and a run .* is under way"):
+            pipeline(batch(3))
+        first.close()  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(pipeline(batch(3))["y"], batch(3))
+    with loopback_pipeline(LoopbackDaemon()) as pipeline:
+        one, other = pipeline.run([batch(1)]), pipeline.run([batch(2)])
+        np.testing.assert_array_equal([next(other)["y"], next(one)["y"]], [batch(2), batch(1)])
 
 
 def test_where_there_is_no_next_generation_it_is_told_what_broke() -> None:

@@ -15,7 +15,7 @@ from planner.partition.objective import Training
 from planner.plan.options import Routing
 from planner.plan.plan import Plan
 from planner.plan.verify import verify_plan
-from planner.plan.written_states import why_not_copied
+from planner.plan.written_states import why_not_copied, written_states
 from protos.v1.stage_daemon_pb2 import Action, ActionKind, ConnectStagesRequest, EdgeValue
 from tests.builders.plans import inventory_of, plan_of
 from tests.builders.random_graphs import GraphWriter
@@ -211,6 +211,20 @@ def test_a_stage_with_copies_writes_no_state() -> None:
     assert "stage 0 has copies on node0/cpu, node2/cpu and writes 'block.0.weight'" in why_not_copied(copied, graph)
     assert why_not_copied(plan_of(graph, (0, 1), replicas=[(), (2,)]), graph) == ""
     assert why_not_copied(trained(copied), graph) == ""
+
+
+def test_daemons_hear_of_buffers_that_a_stream_writes() -> None:
+    """What a training writes, its evaluations leave as it is."""
+    writer = GraphWriter()
+    state = writer.state(mutated=True)
+    graph = writer.graph(writer.multiply(writer.add_in_place(state, writer.input())))
+    plan = plan_of(graph, (0, 1))
+    assert all(request.writes_buffers for request in told_of(plan, graph).values())
+    assert written_states(graph, plan.options) == ["block.0.weight"]
+    assert written_states(graph, trained(plan).options) == []
+    assert not any(
+        request.writes_buffers for request in told_of(three_stages(triangle(), LAYOUTS[0]), triangle()).values()
+    )
 
 
 def test_a_value_that_is_returned_twice_goes_to_the_first_copy_once() -> None:
