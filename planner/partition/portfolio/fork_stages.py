@@ -141,25 +141,32 @@ class _Order:
                         best[key] = one
         return list(best.values())
 
-    def _pieces_behind(self, start: int, high: int) -> Iterator[tuple[int, list[list[int]], float]]:
-        """Ends before a join, the pieces up to there, and seconds of messages into the stretch and out of it."""
+    def _pieces_behind(self, start: int, high: int) -> Iterator[tuple[int, list[tuple[float, list[int]]], float]]:
+        """Ends before a join, the pieces up to there with their seconds, and those of messages into the stretch and out
+        of it; where the longest piece leaves more than these to the others."""
         sizes, rate = self._problem.value_bytes, float(self._problem.best_seconds_per_byte[UNKNOWN].min())
         latency = float(self._problem.best_latency_seconds[UNKNOWN].min())
         piece_of: dict[int, list[int]] = {}
         pieces: dict[int, list[int]] = {}
+        # Of each piece; the longest only grows.
+        seconds: dict[int, float] = {}
+        total = longest = 0.0
         entering: set[int] = set()
         entering_bytes = 0
         for at in range(start, high):
-            own = [at]
+            own, work = [at], self._seconds[at]
+            total += work
             for maker in self._before[at]:
                 other = piece_of.get(maker)
                 if other is not None and other is not own:
+                    work += seconds.pop(id(other))
                     own, other = (own, other) if len(own) >= len(other) else (other, own)
                     own += other
                     pieces.pop(id(other), None)
                     piece_of.update(dict.fromkeys(other, own))
             piece_of[at] = own
-            pieces[id(own)] = own
+            pieces[id(own)], seconds[id(own)] = own, work
+            longest = max(longest, work)
             for value, maker in self._reads[at]:
                 if maker < start and value not in entering:
                     entering.add(value)
@@ -168,12 +175,20 @@ class _Order:
             if len(pieces) > 1 and end in self._joins:
                 joined = self._reads[end] if end < self.size else ()
                 leaving_bytes = sum(int(sizes[value]) for value, maker in joined if maker >= start)
-                yield end, list(pieces.values()), 2 * latency + rate * (entering_bytes + leaving_bytes)
+                messages = 2 * latency + rate * (entering_bytes + leaving_bytes)
+                if total - longest > messages:
+                    yield end, [(seconds[number], piece) for number, piece in pieces.items()], messages
 
     def _gains(
-        self, start: int, end: int, pieces: list[list[int]], messages: float, has_more: int, num_idle: int
+        self,
+        start: int,
+        end: int,
+        pieces: list[tuple[float, list[int]]],
+        messages: float,
+        has_more: int,
+        num_idle: int,
     ) -> Iterator[_Stretch]:
-        work = sorted(((sum(self._seconds[at] for at in piece), min(piece), piece) for piece in pieces), reverse=True)
+        work = sorted(((seconds, min(piece), piece) for seconds, piece in pieces), reverse=True)
         total = sum(seconds for seconds, _, _ in work)
         for count in range(2, min(len(work), _MOST_PIECES, num_idle + 1 - has_more) + 1):
             loads, members = [0.0] * count, [list[int]() for _ in range(count)]
