@@ -90,6 +90,19 @@ def after_of_arcs(tails: Iterable[int], heads: Iterable[int], num_items: int) ->
     return after
 
 
+def nearest_kept(
+    neighbours: Sequence[Collection[int]], order: Sequence[int], left_out: Sequence[bool]
+) -> list[frozenset[int]]:
+    """Of each item, the neighbours that are not left out, and those behind ones that are. In `order`, neighbours are
+    before it."""
+    nearest = [frozenset[int]()] * len(neighbours)
+    for item in order:
+        nearest[item] = frozenset[int]().union(
+            *(nearest[near] if left_out[near] else (near,) for near in neighbours[item])
+        )
+    return nearest
+
+
 def grouped(group: Integers, members: Integers, num_groups: int) -> tuple[Integers, Integers]:
     """Where each group begins, and where the last ends; and the members group by group, in their order."""
     order = np.argsort(group, kind="stable")

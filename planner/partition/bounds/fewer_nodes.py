@@ -87,7 +87,8 @@ def without_nodes(problem: PartitionProblem, left_out: Booleans) -> FewerNodes:
         shown_node=nothing,
         cut_allowed=np.append(np.logical_or.reduceat(problem.cut_allowed[:-1], np.append(0, rest[:-1] + 1)), True),
         value_source=nothing,
-        value_gradient_bytes=nothing,
+        # What comes back for a stand-in is not known.
+        value_gradient_bytes=np.array([tensors.gradient_bytes(value) for value in values], dtype=np.int64),
     )
     return FewerNodes(
         problem=smaller, stands_in=np.array([tensors.stands_in[value] for value in values], dtype=np.bool_)
@@ -118,6 +119,11 @@ class _Tensors:
         if value >= self._problem.num_values:
             return False
         return bool(self._problem.root_producer[self._problem.value_root[value]] == self.producer[value])
+
+    def gradient_bytes(self, value: int) -> int:
+        if value >= self._problem.num_values or self.stands_in[value]:
+            return 0
+        return int(self._problem.value_gradient_bytes[value])
 
     def leave_out(self, node: int) -> None:
         """All nodes behind it that are to be left out have been."""

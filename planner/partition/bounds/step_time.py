@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.arcs import topological_order
+from planner.partition.arcs import nearest_kept, topological_order
 from planner.partition.bounds.step_time_kernel import Pipeline, most_work
 from planner.partition.objective import UNSPLIT_SCHEDULES, PipelineSchedule
 from planner.partition.ordered.hosts import distinct_rows
@@ -50,7 +50,7 @@ def fill_bound(problem: PartitionProblem, bundles: Bundles, busiest_seconds: flo
     `num_stages` 0: any number. O(reads + nodes + devices x devices x states).
     """
     assert problem.training is not None
-    path = _trained_path(problem, bundles)
+    path = _path_of(problem, bundles)
     most = num_stages or min(problem.num_devices, bundles.count)
     # Where there is work beside the path, some of the stages may hold none of it.
     holds_all = not path.beside.size
@@ -86,35 +86,72 @@ class _Path:
         return max(self.seconds, self.work - min(beside, num_stages * most_of_each if num_stages else 0.0))
 
 
-def _trained_path(problem: PartitionProblem, bundles: Bundles) -> _Path:
-    """A longest path of bundles over whose edges gradients come back."""
-    fastest = least_seconds(problem, bundles)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainedPath:
+    """A longest path of `bundles` over whose edges gradients come back. `joins` [bundles of the path]: all others that
+    have such edges lead to it or are led to by it. `is_trained` [bundles]: whether it has one."""
+
+    bundles: tuple[int, ...]
+    joins: Booleans
+    is_trained: Booleans
+
+
+def trained_path(problem: PartitionProblem, bundles: Bundles, left_out: Booleans | None = None) -> TrainedPath:
+    """`left_out` [bundles] are not on it, and are none of the others. O(arcs x bundles)."""
+    left_out = np.zeros(bundles.count, dtype=np.bool_) if left_out is None else left_out
+    tails, heads, _ = _trained_edges(problem, bundles)
+    before, after = (_neighbours(*ends, bundles.count) for ends in ((heads, tails), (tails, heads)))
+    longest, last = least_seconds(problem, bundles).tolist(), [_NOTHING] * bundles.count
+    order = topological_order(bundles.before, bundles.after)
+    for bundle in order:
+        last[bundle] = max(before[bundle], key=longest.__getitem__, default=_NOTHING)
+        longest[bundle] += longest[last[bundle]] if last[bundle] != _NOTHING else 0.0
+    path = [max(order, key=longest.__getitem__)]
+    while last[path[-1]] != _NOTHING:
+        path.append(last[path[-1]])
+    is_trained = np.zeros(bundles.count, dtype=np.bool_)
+    is_trained[tails], is_trained[heads] = True, True
+    rest = [bundle for bundle in order if is_trained[bundle] and not left_out[bundle]]
+    kept_before, kept_after = (
+        nearest_kept(near, way, left_out.tolist()) for near, way in ((before, order), (after, order[::-1]))
+    )
+    joins = np.zeros(bundles.count, dtype=np.bool_)
+    joins[rest] = _has_no_other_beside(kept_before, kept_after, rest)
+    on_path = np.array([bundle for bundle in path[::-1] if not left_out[bundle]], dtype=np.int64)
+    return TrainedPath(bundles=tuple(on_path.tolist()), joins=joins[on_path], is_trained=is_trained)
+
+
+def _neighbours(own: Integers, other: Integers, count: int) -> list[set[int]]:
+    neighbours: list[set[int]] = [set() for _ in range(count)]
+    for one, near in zip(own.tolist(), other.tolist(), strict=True):
+        neighbours[one].add(near)
+    return neighbours
+
+
+def _trained_edges(problem: PartitionProblem, bundles: Bundles) -> tuple[Integers, Integers, Integers]:
+    """(tails, heads, values) of the edges between bundles over which gradients come back."""
     maker = problem.value_producer[problem.read_value]
     carries = (maker >= 0) & (problem.value_gradient_bytes[problem.read_value] > 0)
     tails, heads = bundles.bundle_of_node[maker[carries]], bundles.bundle_of_node[problem.read_node[carries]]
-    sources: list[set[int]] = [set() for _ in range(bundles.count)]
-    for tail, head in zip(tails.tolist(), heads.tolist(), strict=True):
-        if tail != head:
-            sources[head].add(tail)
-    longest, last = fastest.tolist(), [_NOTHING] * bundles.count
-    order = topological_order(bundles.before, bundles.after)
-    for bundle in order:
-        last[bundle] = max(sources[bundle], key=longest.__getitem__, default=_NOTHING)
-        longest[bundle] += longest[last[bundle]] if last[bundle] != _NOTHING else 0.0
-    end = max(order, key=longest.__getitem__)
-    nodes_of_path = [end]
-    while last[nodes_of_path[-1]] != _NOTHING:
-        nodes_of_path.append(last[nodes_of_path[-1]])
+    apart = tails != heads
+    return tails[apart], heads[apart], problem.read_value[carries][apart]
+
+
+def _path_of(problem: PartitionProblem, bundles: Bundles) -> _Path:
+    fastest, path = least_seconds(problem, bundles), trained_path(problem, bundles).bundles
+    before = np.full(bundles.count, _NOTHING)
+    before[list(path[1:])] = path[:-1]
     is_on_path = np.zeros(bundles.count, dtype=np.bool_)
-    is_on_path[nodes_of_path] = True
-    ends_segment = is_on_path[order] & _has_no_other_beside(bundles, order)
+    is_on_path[list(path)] = True
+    order = topological_order(bundles.before, bundles.after)
+    ends_segment = is_on_path[order] & _has_no_other_beside(bundles.before, bundles.after, order)
     segment = np.cumsum(ends_segment)
     beside = np.bincount(segment, np.where(is_on_path[order], 0.0, fastest[order])).astype(np.float64)
-    values = problem.read_value[carries]
-    along = np.flatnonzero((np.array(last)[heads] == tails) & is_on_path[heads] & (tails != heads))
+    tails, heads, values = _trained_edges(problem, bundles)
+    along = before[heads] == tails
     return _Path(
         work=float(fastest.sum()),
-        seconds=longest[end],
+        seconds=float(fastest[is_on_path].sum()),
         message=_least_message(problem, heads[along], values[along]),
         beside=np.sort(beside[beside > 0])[::-1],
     )
@@ -152,8 +189,10 @@ def _spanning_tree(length: Floats) -> Floats:
     return edges
 
 
-def _has_no_other_beside(bundles: Bundles, order: Sequence[int]) -> Booleans:
-    """By place in a topological order: whether all other bundles run before it or after it, by what they read."""
+def _has_no_other_beside(
+    before: Sequence[Collection[int]], after: Sequence[Collection[int]], order: Sequence[int]
+) -> Booleans:
+    """By place in a topological order: whether all other bundles of it run before it or after it, by what they read."""
 
     def only_end(order: Sequence[int], before: Sequence[Collection[int]]) -> Booleans:
         """Whether all earlier ones lead to it: whether it alone leads to none up to it."""
@@ -164,7 +203,7 @@ def _has_no_other_beside(bundles: Bundles, order: Sequence[int]) -> Booleans:
             alone[place] = len(ends) == 1
         return alone
 
-    return only_end(order, bundles.before) & only_end(order[::-1], bundles.after)[::-1]
+    return only_end(order, before) & only_end(order[::-1], after)[::-1]
 
 
 def _pipeline(problem: PartitionProblem, path: _Path) -> Pipeline:
@@ -179,7 +218,7 @@ def _pipeline(problem: PartitionProblem, path: _Path) -> Pipeline:
         others=0,
         # Of a node without a backward pass it is more.
         forward_share=1 / (1 + float(problem.least_backward_ratio.max())),
-        longer_share=_longer_share(problem),
+        longer_share=longer_share(problem),
         splits=schedule not in UNSPLIT_SCHEDULES,
         is_gpipe=schedule is PipelineSchedule.GPIPE,
         messages=_messages(problem, path.message),
@@ -188,7 +227,7 @@ def _pipeline(problem: PartitionProblem, path: _Path) -> Pipeline:
     )
 
 
-def _longer_share(problem: PartitionProblem) -> float:
+def longer_share(problem: PartitionProblem) -> float:
     """At least what the longer of a stage's two passes takes of both, whatever its nodes. Deliveries are in either."""
     takes = (problem.work_seconds > 0) & np.isfinite(problem.work_seconds)
     if not takes.any():

@@ -17,8 +17,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-import numpy as np
-
 from planner.errors import Infeasible, OptionsError
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.bounds.large_values import large_values_bound
@@ -39,13 +37,13 @@ from planner.partition.modes.sparse_nn import sparse_nn
 from planner.partition.objective import Objective
 from planner.partition.ordered.least_bottleneck import least_bottleneck
 from planner.partition.ordered.positions import allowed_positions
-from planner.partition.ordered.program_pass import Layout
 from planner.partition.portfolio.bundle_moves import offer_moved_bundles
 from planner.partition.portfolio.cut_search import climb, fewest_stages
 from planner.partition.portfolio.exact_ideals import least_over_ideals
 from planner.partition.portfolio.exact_latency import is_small, least_latency
 from planner.partition.portfolio.fewer_devices import offer_fewer_devices
 from planner.partition.portfolio.fork_stages import offer_forks
+from planner.partition.portfolio.least_step import least_step
 from planner.partition.portfolio.many_ideals import bound_by_fewer_nodes
 from planner.partition.portfolio.moved_cuts import offer_moved_cuts
 from planner.partition.portfolio.orders import offer_other_orders, offer_own_order
@@ -150,8 +148,6 @@ def _program_order(portfolio: Portfolio) -> None:
     portfolio.offer(portfolio.in_program_order)
     if only_one and _is_bottleneck(portfolio):
         portfolio.prove(layout.lower_bound_seconds)
-    if only_one and _has_one_stage_each(portfolio):
-        _busiest_in_memory(portfolio, layout)
 
 
 def _has_one_stage_each(portfolio: Portfolio) -> bool:
@@ -159,19 +155,6 @@ def _has_one_stage_each(portfolio: Portfolio) -> bool:
     problem, request = portfolio.problem, portfolio.request
     has_several = portfolio.has_copies or request.free or may_have_several(problem, request)
     return request.objective is Objective.STEP_TIME and not has_several
-
-
-def _busiest_in_memory(portfolio: Portfolio, layout: Layout) -> None:
-    """What memory and messages make of the busiest device, and the pipeline filled and drained around it."""
-    problem, num_stages = portfolio.problem, portfolio.request.num_stages
-    assert problem.training is not None
-    portfolio.prove(layout.lower_bound_seconds * problem.training.microbatches)
-    nothing = np.zeros_like(problem.link_latency_seconds)
-    computing = least_bottleneck(
-        replace(problem, link_latency_seconds=nothing, link_seconds_per_byte=nothing), num_stages
-    )
-    if computing is not None:
-        portfolio.prove(fill_bound(problem, portfolio.bundles, computing.lower_bound_seconds, num_stages))
 
 
 def _is_chain(bundles: Bundles) -> bool:
@@ -184,6 +167,20 @@ def _transfers(portfolio: Portfolio) -> None:
         problem, value = portfolio.problem, portfolio.best.value
         portfolio.prove(transfer_bound(problem, value))
         portfolio.prove(large_values_bound(problem, portfolio.bound, value))
+
+
+def _filled_and_drained(portfolio: Portfolio) -> None:
+    request = portfolio.request
+    portfolio.prove(
+        least_step(
+            portfolio.problem,
+            portfolio.bundles,
+            least=portfolio.bound,
+            limit=portfolio.limit,
+            num_stages=request.num_stages,
+            effort=request.effort,
+        )
+    )
 
 
 def _is_bottleneck(portfolio: Portfolio) -> bool:
@@ -349,6 +346,11 @@ CONTIGUOUS = (
     LOCAL_SEARCH,
     Search(name="copies of stages", run=_copies, applies=lambda portfolio: portfolio.request.replicate),
     TRANSFERS,
+    Search(
+        name="order ideals: a bound on steps, filled and drained",
+        run=_filled_and_drained,
+        applies=lambda portfolio: portfolio.best is not None and _has_one_stage_each(portfolio),
+    ),
 )
 FREE = (
     Search(name="one stage on each device", run=_one_stage_on_each_device),

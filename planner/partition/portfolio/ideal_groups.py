@@ -19,7 +19,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.partition.arcs import grouped, topological_order
+from planner.partition.arcs import grouped, nearest_kept, topological_order
 from planner.partition.lattice import Words
 from planner.partition.ordered.hosts import distinct_rows
 from planner.partition.portfolio.ideal_stages import Exchanges
@@ -65,7 +65,8 @@ def work_of(problem: PartitionProblem, bundles: Bundles, left_out: Booleans) -> 
     np.add.at(seconds, bundles.bundle_of_node, finite[fastest_first].T)
     np.add.at(barred, bundles.bundle_of_node, np.isinf(kinds.rows[fastest_first]).T)
     place, order = np.cumsum(~left_out) - 1, topological_order(bundles.before, bundles.after)
-    before, after = _nearest(bundles.before, order, left_out), _nearest(bundles.after, order[::-1], left_out)
+    before = nearest_kept(bundles.before, order, left_out.tolist())
+    after = nearest_kept(bundles.after, order[::-1], left_out.tolist())
     items: dict[tuple[frozenset[int], frozenset[int]], float] = defaultdict(float)
     beside = np.flatnonzero(left_out & (seconds[:, 0] > 0))
     beside, at_will = _best_counted(beside, seconds[beside])
@@ -94,19 +95,6 @@ def _best_counted(bundles: Integers, seconds: Floats) -> tuple[Integers, Floats]
     at_will = np.minimum.accumulate(times[order[::-1]])[::-1]
     first = int((counted * (at_will / usual).sum(axis=1)).argmax())
     return bundles[np.sort(order[first:])], at_will[first]
-
-
-def _nearest(
-    neighbours: tuple[tuple[int, ...], ...], order: list[int], left_out: Booleans
-) -> dict[int, frozenset[int]]:
-    """Of each bundle that is left out, those that are not and that only such are between."""
-    nearest: dict[int, frozenset[int]] = {}
-    for bundle in order:
-        if left_out[bundle]:
-            nearest[bundle] = frozenset[int]().union(
-                *(nearest[near] if left_out[near] else (near,) for near in neighbours[bundle])
-            )
-    return nearest
 
 
 class Held:
@@ -238,10 +226,10 @@ class GroupStages:
         self._problem, self._bundles, self._words, self._groups = problem, bundles, words, groups
         self._kind_of_device, self._at_will = work.kind_of_device, work.at_will
         self._entries = groups.ideal, groups.first, groups.last
-        self._more = self._extremes(held.seconds - work.at_will * held.seconds[:, :1])
-        self._barred = self._extremes(held.barred)
+        self._more = self.extremes(held.seconds - work.at_will * held.seconds[:, :1])
+        self._barred = self.extremes(held.barred)
 
-    def _extremes(self, amount: Floats) -> tuple[Floats, Floats]:
+    def extremes(self, amount: Floats) -> tuple[Floats, Floats]:
         """[rows, groups] the least and the most of an amount [ideals, rows]."""
         from planner.partition.portfolio.ideal_groups_kernel import extremes
 

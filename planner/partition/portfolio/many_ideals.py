@@ -23,7 +23,7 @@ from planner.partition.problem import Booleans, Floats, PartitionProblem
 from planner.partition.program_orders import Bundles, bundles_of, least_seconds
 
 # Of the work, what may be left out where ideals are too many, in turn: each is a gap that stays.
-_SHARES = (0.0, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04)
+SHARES = (0.0, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04)
 # What is left out of groups has its work done.
 _SHARES_OF_GROUPS = (0.0, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04)
 # Beside how much of the work, as a share, what is left out of groups first of all may run; in turn.
@@ -49,7 +49,7 @@ def bound_by_fewer_nodes(
     if bundles.count > MAX_BUNDLES:
         return 0.0
     beside = work_beside(problem, bundles)
-    for share in _SHARES if bundles.count <= MAX_IDEALS else ():
+    for share in SHARES if bundles.count <= MAX_IDEALS else ():
         left_out = least_work_beside_most(problem, bundles, beside, share)
         fewer = without_nodes(problem, left_out[bundles.bundle_of_node])
         solution = least_over_ideals(
@@ -62,7 +62,7 @@ def bound_by_fewer_nodes(
         )
         if solution is not None:
             return min(solution.value, limit)
-    program = _with_few_ideals(problem, bundles, beside, int(MAX_GROUPED_IDEALS * effort))
+    program = with_few_ideals(problem, bundles, beside, int(MAX_GROUPED_IDEALS * effort))
     return _bound_by_groups(program, objective, limit, effort) if program else 0.0
 
 
@@ -80,8 +80,10 @@ def _bound_by_groups(program: FewerIdeals, objective: Objective, limit: float, e
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FewerIdeals:
-    """A program with few enough ideals, as bits in `words`, and the `work` of what it was made of."""
+    """A program with few enough ideals, as bits in `words`, and the `work` of what it was made of, of which some
+    bundles are `left_out` [bundles]."""
 
+    left_out: Booleans
     problem: PartitionProblem
     bundles: Bundles
     unlinked: Booleans
@@ -97,6 +99,7 @@ def with_fewer_ideals(problem: PartitionProblem, bundles: Bundles, left_out: Boo
     if words is None:
         return None
     return FewerIdeals(
+        left_out=left_out,
         problem=fewer.problem,
         bundles=own,
         unlinked=fewer.stands_in,
@@ -140,7 +143,7 @@ def least_over_groups(
     return None if bound is None else bound.value
 
 
-def _with_few_ideals(problem: PartitionProblem, bundles: Bundles, beside: Floats, most: int) -> FewerIdeals | None:
+def with_few_ideals(problem: PartitionProblem, bundles: Bundles, beside: Floats, most: int) -> FewerIdeals | None:
     """First of what runs beside most, no more than needs be; then the least share that is enough, of those tried."""
     seconds = least_seconds(problem, bundles)
 
