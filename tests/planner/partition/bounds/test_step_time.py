@@ -50,7 +50,7 @@ def test_it_is_never_above_the_optimum(seed: int) -> None:
         microbatches=int(rng.integers(1, 13)),
         backward_ratio=float(rng.choice([1.0, 2.0])),
     )
-    more = {"reads": [[0], *(_reads(rng, node) for node in range(1, nodes))]} if seed % 3 == 0 else {}
+    more = {"reads": [[0], *(drawn_reads(rng, node) for node in range(1, nodes))]} if seed % 3 == 0 else {}
     links = {"latency": float(rng.choice([0, 0.5]))}
     if seed % 7 < 3:
         links = {name: rng.uniform(0, 2, (devices, devices)).tolist() for name in ("latency", "per_byte")}
@@ -170,7 +170,7 @@ def test_kinds_that_are_too_many_count_as_quicker_ones(monkeypatch: pytest.Monke
     assert fill_bound(slow, bundles, 0.0) == pytest.approx(fill_bound(merged, bundles, 0.0))
 
 
-def _reads(rng: np.random.Generator, node: int) -> list[int]:
+def drawn_reads(rng: np.random.Generator, node: int) -> list[int]:
     """Of an earlier value, and of the last one more often than not."""
     return sorted({int(rng.integers(1, node + 1)), *([node] if rng.random() < 0.6 else [])})
 

@@ -23,7 +23,7 @@ from planner.partition.portfolio.least_step import least_step
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import bundles_of
 from planner.partition.request import Request
-from tests.planner.partition.bounds.test_step_time import trained
+from tests.planner.partition.bounds.test_step_time import drawn_reads, trained
 from tests.planner.partition.exact import all_contiguous, every_assignment, least
 from tests.random_examples import random_seeds
 
@@ -58,7 +58,7 @@ def test_it_is_never_above_the_optimum(seed: int, most_ideals: int, monkeypatch:
     )
     if seed % 9 == 4 and training.schedule in UNSPLIT_SCHEDULES:
         training = replace(training, activations=Activations.RECOMPUTED)
-    more = {"reads": [[0], *(_reads(rng, node) for node in range(1, nodes))]} if seed % 3 else {}
+    more = {"reads": [[0], *(drawn_reads(rng, node) for node in range(1, nodes))]} if seed % 3 else {}
     links = {"latency": float(rng.choice([0, 0.5]))}
     if seed % 7 < 3:
         links = {name: rng.uniform(0, 2, (devices, devices)).tolist() for name in ("latency", "per_byte")}
@@ -72,10 +72,6 @@ def test_it_is_never_above_the_optimum(seed: int, most_ideals: int, monkeypatch:
         problem = replace(problem, value_gradient_bytes=some, relay=seed % 8 == 1)
     best = least(problem, Objective.STEP_TIME, every_assignment(problem))
     assert bound_of(problem, best) <= best * (1 + 1e-9)
-
-
-def _reads(rng: np.random.Generator, node: int) -> list[int]:
-    return sorted({int(rng.integers(1, node + 1)), *([node] if rng.random() < 0.6 else [])})
 
 
 @pytest.mark.parametrize("most_ideals", MOST_IDEALS)
