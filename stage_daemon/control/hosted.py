@@ -237,11 +237,8 @@ class HostedDeployment:
         """One stream of inputs per session at a time: two would mix their sequences. Of one pipeline at a time where
         the deployment writes buffers; raises as Sequences.hold.
         """
-        if not self.connection.writes_buffers:
-            with self._sending(opened.session_id):
-                yield
-            return
-        async with self._sequences.hold(opened):
+        writes = self.connection.writes_buffers
+        async with self._sequences.hold(opened) if writes else contextlib.nullcontext():
             with self._sending(opened.session_id):
                 yield
 

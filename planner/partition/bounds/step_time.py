@@ -28,7 +28,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.arcs import nearest_kept, topological_order
+from planner.partition.arcs import after_of_arcs, distinct_arcs, nearest_kept, topological_order
+from planner.partition.bounds.longest_path import longest_path
 from planner.partition.bounds.step_time_kernel import Pipeline, most_work
 from planner.partition.objective import UNSPLIT_SCHEDULES, PipelineSchedule
 from planner.partition.ordered.hosts import distinct_rows
@@ -96,36 +97,27 @@ class TrainedPath:
     is_trained: Booleans
 
 
-def trained_path(problem: PartitionProblem, bundles: Bundles, left_out: Booleans | None = None) -> TrainedPath:
+def trained_path(problem: PartitionProblem, bundles: Bundles, left_out: Booleans) -> TrainedPath:
     """`left_out` [bundles] are not on it, and are none of the others. O(arcs x bundles)."""
-    left_out = np.zeros(bundles.count, dtype=np.bool_) if left_out is None else left_out
-    tails, heads, _ = _trained_edges(problem, bundles)
-    before, after = (_neighbours(*ends, bundles.count) for ends in ((heads, tails), (tails, heads)))
-    longest, last = least_seconds(problem, bundles).tolist(), [_NOTHING] * bundles.count
     order = topological_order(bundles.before, bundles.after)
-    for bundle in order:
-        last[bundle] = max(before[bundle], key=longest.__getitem__, default=_NOTHING)
-        longest[bundle] += longest[last[bundle]] if last[bundle] != _NOTHING else 0.0
-    path = [max(order, key=longest.__getitem__)]
-    while last[path[-1]] != _NOTHING:
-        path.append(last[path[-1]])
-    is_trained = np.zeros(bundles.count, dtype=np.bool_)
-    is_trained[tails], is_trained[heads] = True, True
+    before, after = _trained_neighbours(problem, bundles)
+    path = longest_path(order, before, least_seconds(problem, bundles).tolist())
+    is_trained = np.array([bool(own or behind) for own, behind in zip(before, after, strict=True)], dtype=np.bool_)
     rest = [bundle for bundle in order if is_trained[bundle] and not left_out[bundle]]
     kept_before, kept_after = (
         nearest_kept(near, way, left_out.tolist()) for near, way in ((before, order), (after, order[::-1]))
     )
     joins = np.zeros(bundles.count, dtype=np.bool_)
     joins[rest] = _has_no_other_beside(kept_before, kept_after, rest)
-    on_path = np.array([bundle for bundle in path[::-1] if not left_out[bundle]], dtype=np.int64)
+    on_path = np.array([bundle for bundle in path if not left_out[bundle]], dtype=np.int64)
     return TrainedPath(bundles=tuple(on_path.tolist()), joins=joins[on_path], is_trained=is_trained)
 
 
-def _neighbours(own: Integers, other: Integers, count: int) -> list[set[int]]:
-    neighbours: list[set[int]] = [set() for _ in range(count)]
-    for one, near in zip(own.tolist(), other.tolist(), strict=True):
-        neighbours[one].add(near)
-    return neighbours
+def _trained_neighbours(problem: PartitionProblem, bundles: Bundles) -> tuple[list[list[int]], list[list[int]]]:
+    """By bundle, those whose gradients it gives back, and those that give it its own back."""
+    tails, heads, _ = _trained_edges(problem, bundles)
+    first, second = (ends.tolist() for ends in distinct_arcs(tails, heads, bundles.count))
+    return after_of_arcs(second, first, bundles.count), after_of_arcs(first, second, bundles.count)
 
 
 def _trained_edges(problem: PartitionProblem, bundles: Bundles) -> tuple[Integers, Integers, Integers]:
@@ -138,12 +130,12 @@ def _trained_edges(problem: PartitionProblem, bundles: Bundles) -> tuple[Integer
 
 
 def _path_of(problem: PartitionProblem, bundles: Bundles) -> _Path:
-    fastest, path = least_seconds(problem, bundles), trained_path(problem, bundles).bundles
+    fastest, order = least_seconds(problem, bundles), topological_order(bundles.before, bundles.after)
+    path = longest_path(order, _trained_neighbours(problem, bundles)[0], fastest.tolist())
     before = np.full(bundles.count, _NOTHING)
-    before[list(path[1:])] = path[:-1]
+    before[path[1:]] = path[:-1]
     is_on_path = np.zeros(bundles.count, dtype=np.bool_)
-    is_on_path[list(path)] = True
-    order = topological_order(bundles.before, bundles.after)
+    is_on_path[path] = True
     ends_segment = is_on_path[order] & _has_no_other_beside(bundles.before, bundles.after, order)
     segment = np.cumsum(ends_segment)
     beside = np.bincount(segment, np.where(is_on_path[order], 0.0, fastest[order])).astype(np.float64)

@@ -147,9 +147,8 @@ class _Order:
         sizes, rate = self._problem.value_bytes, float(self._problem.best_seconds_per_byte[UNKNOWN].min())
         latency = float(self._problem.best_latency_seconds[UNKNOWN].min())
         piece_of: dict[int, list[int]] = {}
-        pieces: dict[int, list[int]] = {}
-        # Of each piece; the longest only grows.
-        seconds: dict[int, float] = {}
+        pieces: dict[int, tuple[float, list[int]]] = {}
+        # Of pieces; the longest only grows.
         total = longest = 0.0
         entering: set[int] = set()
         entering_bytes = 0
@@ -159,13 +158,12 @@ class _Order:
             for maker in self._before[at]:
                 other = piece_of.get(maker)
                 if other is not None and other is not own:
-                    work += seconds.pop(id(other))
+                    work += pieces.pop(id(other))[0]
                     own, other = (own, other) if len(own) >= len(other) else (other, own)
                     own += other
-                    pieces.pop(id(other), None)
                     piece_of.update(dict.fromkeys(other, own))
             piece_of[at] = own
-            pieces[id(own)], seconds[id(own)] = own, work
+            pieces[id(own)] = work, own
             longest = max(longest, work)
             for value, maker in self._reads[at]:
                 if maker < start and value not in entering:
@@ -177,7 +175,7 @@ class _Order:
                 leaving_bytes = sum(int(sizes[value]) for value, maker in joined if maker >= start)
                 messages = 2 * latency + rate * (entering_bytes + leaving_bytes)
                 if total - longest > messages:
-                    yield end, [(seconds[number], piece) for number, piece in pieces.items()], messages
+                    yield end, list(pieces.values()), messages
 
     def _gains(
         self,

@@ -103,18 +103,26 @@ class Held:
     O(ideals x (bundles + items beside))."""
 
     def __init__(self, words: Words, work: Work, path: Path) -> None:
-        from planner.partition.portfolio.ideal_groups_kernel import sums, work_beside
+        from planner.partition.portfolio.ideal_groups_kernel import work_beside
 
         on_path = np.zeros((work.seconds.shape[0], 1))
         on_path[list(path.bundles)] = 1.0
         by_bundle = np.concatenate([work.seconds, work.barred, on_path], axis=1)
-        held, kinds = np.zeros((words.shape[0], by_bundle.shape[1])), work.seconds.shape[1]
-        sums(words, by_bundle, held)
+        held, kinds = sums_of_ideals(words, by_bundle), work.seconds.shape[1]
         self.seconds: Floats = held[:, :kinds]
         self.barred: Floats = np.rint(held[:, kinds:-1])
         self.num_of_path: Integers = np.rint(held[:, -1]).astype(np.int64)
         self.least, self.most = self.seconds[:, 0].copy(), self.seconds[:, 0].copy()
         work_beside(words, work.beside_seconds, *_flat(work.ancestors), *_flat(work.descendants), self.least, self.most)
+
+
+def sums_of_ideals(words: Words, by_bundle: Floats) -> Floats:
+    """[ideals, rows] of what is [bundles, rows], over the bundles of each ideal."""
+    from planner.partition.portfolio.ideal_groups_kernel import sums
+
+    held = np.zeros((words.shape[0], by_bundle.shape[1]))
+    sums(words, by_bundle, held)
+    return held
 
 
 def _flat(sets: tuple[tuple[int, ...], ...]) -> tuple[Integers, Integers]:

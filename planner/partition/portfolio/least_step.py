@@ -26,15 +26,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.partition.bounds.fewer_nodes import least_work_beside_most, without_nodes, work_beside
+from planner.partition.bounds.fewer_nodes import work_beside
 from planner.partition.bounds.step_time import TrainedPath, longer_share, trained_path
-from planner.partition.lattice import as_bits
 from planner.partition.objective import UNSPLIT_SCHEDULES, PipelineSchedule, Training
 from planner.partition.ordered.device_walks import by_kind
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.memory_tiers import everything_bytes
 from planner.partition.ordered.segment_loads import StageLinks, Transfers
-from planner.partition.portfolio.ideal_groups import GroupStages, Held, in_groups
+from planner.partition.portfolio.exact_ideals import MAX_IDEALS
+from planner.partition.portfolio.ideal_groups import GroupStages, Held, in_groups, sums_of_ideals
 from planner.partition.portfolio.ideal_stages import IdealStages, all_ideals
 from planner.partition.portfolio.least_over_stages import Stages
 from planner.partition.portfolio.least_step_kernel import (
@@ -47,12 +47,17 @@ from planner.partition.portfolio.least_step_kernel import (
     least_rest,
     least_through,
 )
-from planner.partition.portfolio.many_ideals import MAX_BUNDLES, MAX_GROUPED_IDEALS, MAX_GROUPS, SHARES, with_few_ideals
+from planner.partition.portfolio.many_ideals import (
+    MAX_BUNDLES,
+    MAX_GROUPED_IDEALS,
+    MAX_GROUPS,
+    with_few_ideals,
+    with_less_work,
+)
 from planner.partition.portfolio.paths import Path
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles, bundles_of
 
-MAX_IDEALS = 1500
 # Bundles of the path by which ideals in groups are told apart.
 MAX_LEVELS = 200
 # How many of each kind are used, at first of few kinds, then of more: slow devices are seldom all in use.
@@ -92,9 +97,8 @@ class _Chains:
 
 
 def _over_ideals(problem: PartitionProblem, bundles: Bundles, beside: Floats) -> _Chains | None:
-    for share in SHARES if bundles.count <= MAX_IDEALS else ():
-        left_out = least_work_beside_most(problem, bundles, beside, share)
-        rest = without_nodes(problem, left_out[bundles.bundle_of_node]).problem if left_out.any() else problem
+    for left_out, fewer in with_less_work(problem, bundles, beside):
+        rest = fewer.problem if left_out.any() else problem
         own = bundles_of(rest)
         ideals = all_ideals(own, MAX_IDEALS)
         if ideals is not None:
@@ -128,8 +132,8 @@ def _over_groups(problem: PartitionProblem, bundles: Bundles, beside: Floats, ef
     groups = in_groups(held, MAX_GROUPS)
     parts = program.bundles, program.words, program.work, held, groups
     stages = GroupStages(program.problem, *parts)
-    trained = as_bits(program.words, program.bundles.count)[:, path.is_trained[~program.left_out]].sum(axis=1)
-    least, most = stages.extremes(trained[:, None].astype(np.float64))
+    is_trained = path.is_trained[~program.left_out, None].astype(np.float64)
+    least, most = stages.extremes(sums_of_ideals(program.words, is_trained))
     num_joins = np.concatenate([[0], np.cumsum(joins)])[groups.num_of_path]
 
     def roles_of(starts: Integers, ends: Integers) -> Integers:

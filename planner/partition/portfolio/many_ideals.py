@@ -6,11 +6,12 @@ groups (`ideal_groups`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.bounds.fewer_nodes import least_work_beside_most, without_nodes, work_beside
+from planner.partition.bounds.fewer_nodes import FewerNodes, least_work_beside_most, without_nodes, work_beside
 from planner.partition.lattice import Words
 from planner.partition.objective import Objective
 from planner.partition.ordered.hosts import hosts_of
@@ -23,7 +24,7 @@ from planner.partition.problem import Booleans, Floats, PartitionProblem
 from planner.partition.program_orders import Bundles, bundles_of, least_seconds
 
 # Of the work, what may be left out where ideals are too many, in turn: each is a gap that stays.
-SHARES = (0.0, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04)
+_SHARES = (0.0, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04)
 # What is left out of groups has its work done.
 _SHARES_OF_GROUPS = (0.0, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04)
 # Beside how much of the work, as a share, what is left out of groups first of all may run; in turn.
@@ -49,9 +50,7 @@ def bound_by_fewer_nodes(
     if bundles.count > MAX_BUNDLES:
         return 0.0
     beside = work_beside(problem, bundles)
-    for share in SHARES if bundles.count <= MAX_IDEALS else ():
-        left_out = least_work_beside_most(problem, bundles, beside, share)
-        fewer = without_nodes(problem, left_out[bundles.bundle_of_node])
+    for _, fewer in with_less_work(problem, bundles, beside):
         solution = least_over_ideals(
             fewer.problem,
             bundles_of(fewer.problem),
@@ -64,6 +63,16 @@ def bound_by_fewer_nodes(
             return min(solution.value, limit)
     program = with_few_ideals(problem, bundles, beside, int(MAX_GROUPED_IDEALS * effort))
     return _bound_by_groups(program, objective, limit, effort) if program else 0.0
+
+
+def with_less_work(
+    problem: PartitionProblem, bundles: Bundles, beside: Floats
+) -> Iterator[tuple[Booleans, FewerNodes]]:
+    """(bundles left out, the problem without them), with ever less left of the work `beside` other work [bundles]. None
+    where bundles are more than ideals may be."""
+    for share in _SHARES if bundles.count <= MAX_IDEALS else ():
+        left_out = least_work_beside_most(problem, bundles, beside, share)
+        yield left_out, without_nodes(problem, left_out[bundles.bundle_of_node])
 
 
 def _bound_by_groups(program: FewerIdeals, objective: Objective, limit: float, effort: float) -> float:
