@@ -29,7 +29,7 @@ import numpy as np
 from planner.partition.bounds.fewer_nodes import work_beside
 from planner.partition.bounds.step_time import TrainedPath, longer_share, trained_path
 from planner.partition.objective import UNSPLIT_SCHEDULES, PipelineSchedule, Training
-from planner.partition.ordered.device_walks import by_kind
+from planner.partition.ordered.device_walks import DeviceWalks, by_kind
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.memory_tiers import everything_bytes
 from planner.partition.ordered.segment_loads import StageLinks, Transfers
@@ -49,6 +49,7 @@ from planner.partition.portfolio.least_step_kernel import (
 )
 from planner.partition.portfolio.many_ideals import (
     MAX_BUNDLES,
+    MAX_GROUP_LOADS,
     MAX_GROUPED_IDEALS,
     MAX_GROUPS,
     with_few_ideals,
@@ -82,7 +83,13 @@ def least_step(
     chains = _over_ideals(problem, bundles, beside) or _over_groups(problem, bundles, beside, effort)
     if chains is None:
         return least
-    return max(least, _Steps(problem, chains, limit, num_stages, effort).least_between(least, limit))
+    assert problem.training is not None
+    starts, ends = chains.stages.within(limit / problem.training.microbatches)
+    kinds = by_kind(problem, hosts_of(problem))
+    if starts.size * len(kinds.edges) > MAX_GROUP_LOADS * effort:
+        return least
+    steps = _Steps(problem, chains, starts, ends, kinds, num_stages, effort)
+    return max(least, steps.least_between(least, limit))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -170,12 +177,17 @@ class _Steps:
     """Steps that are tried, each possible or not."""
 
     def __init__(
-        self, problem: PartitionProblem, chains: _Chains, limit: float, num_stages: int, effort: float
+        self,
+        problem: PartitionProblem,
+        chains: _Chains,
+        starts: Integers,
+        ends: Integers,
+        kinds: DeviceWalks,
+        num_stages: int,
+        effort: float,
     ) -> None:
-        training = problem.training
+        training, role = problem.training, chains.roles_of(starts, ends)
         assert training is not None
-        starts, ends = chains.stages.within(limit / training.microbatches)
-        kinds, role = by_kind(problem, hosts_of(problem)), chains.roles_of(starts, ends)
         seconds = _seconds(problem, chains, [edge.label for edge in kinds.edges], starts, ends)
         self._stages = StepStages(
             first=np.searchsorted(starts, np.arange(chains.stages.count + 1)),

@@ -163,3 +163,12 @@ def test_what_is_known_of_a_short_step_says_nothing_of_a_longer_one(
     problem = trained([list(own * speed) for speed in (2.0, 2.0, 1.5)], training, latency=0.3, reads=reads)
     best = least(problem, Objective.STEP_TIME, every_assignment(problem))
     assert least_step(problem, bundles_of(problem), least=best / 100, limit=best * above) <= best * (1 + 1e-9)
+
+
+def test_stages_on_more_kinds_of_devices_than_memory_is_for_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are 78 stages of twelve nodes, each on four kinds of devices."""
+    problem = trained([[speed] * 12 for speed in (1.0, 1.5, 2.0, 3.0)], Training(schedule=GPIPE, microbatches=8))
+    monkeypatch.setattr(bound, "MAX_GROUP_LOADS", 4 * 78)
+    assert least_step(problem, bundles_of(problem), least=1.0, limit=1000.0) > 1.0
+    monkeypatch.setattr(bound, "MAX_GROUP_LOADS", 4 * 78 - 1)
+    assert least_step(problem, bundles_of(problem), least=1.0, limit=1000.0) == 1.0
