@@ -9,7 +9,8 @@ Mode optimal      portfolio/: its searches, the loop that runs them, and the bes
 Orders            program_orders (what stays together, and orders it can run in), arcs (and orders along them), lattice
                   (order ideals); ordered/: cuts of one order, and walks through devices
 Anywhere          placement/: a DAG on classes of devices, contiguous or free; list_scheduling: a lone batch
-Training          training/: steps, their orders and memory; recomputation/ and activations: what is computed again
+Training          training/: steps, their orders and memory; turns_kernel (when a step ends, for searches, compiled);
+                  recomputation/ and activations: what is computed again
 Bounds            bounds/: what no assignment undercuts, by arithmetic; the exact searches prove their own
 torch.fx's modes  saturate_host: copies on idle devices
 What to say       infeasible (why nothing fits), next_best (why here), describe (words)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from planner.partition.arcs import grouped
-from planner.partition.objective import UNSPLIT_SCHEDULES, PipelineSchedule, Training
+from planner.partition.objective import PipelineSchedule, Training
 from planner.partition.ordered.hosts import distinct_rows, hosts_of
 from planner.partition.ordered.positions import few_positions
 from planner.partition.ordered.segments import Segments
@@ -25,7 +25,7 @@ from planner.partition.training.named_orders import device_orders
 from planner.partition.training.pipeline_order import Pass, Step
 
 if TYPE_CHECKING:
-    from planner.partition.ordered.cut_moves_kernel import Layout, Line, Passes
+    from planner.partition.ordered.cut_moves_kernel import Layout, Line, Scratch
 
 # Positions worth cutting at, beside those of the start.
 _POSITIONS = 400
@@ -71,21 +71,23 @@ def with_cuts_moved(
     stages wait for those beside them, and what one holds follows from its own ends. What does not fit in it stays as it
     is.
 
-    Without `stands` each device in use has a stage: then the interleaved schedule is 1F1B, and the best order is taken
-    to be as good as ZB-H1. `keeps_count`: no stages joined or parted.
+    Without `stands` each device in use has a stage. `keeps_count`: no stages joined or parted.
     """
     from planner.partition.ordered import cut_moves_kernel as kernel
     from planner.partition.placement.draws_kernel import EXPONENTIAL, SEED
+    from planner.partition.turns_kernel import passes_of
 
     positions = np.union1d(few_positions(problem, _POSITIONS), boundaries)
     line = line_of(problem, positions, stands)
     best, here, trial = (layout_of(problem, np.searchsorted(positions, boundaries), devices) for _ in range(3))
     num_stages = boundaries.size - 1
-    passes = passes_for(max(problem.num_devices, num_stages), positions.size, line.microbatches)
-    values, random = np.full(2, kernel.step_seconds(line, best, passes, np.inf)), np.array([SEED], dtype=np.uint64)
+    most, microbatches = max(problem.num_devices, num_stages), line.turns.microbatches
+    scratch, passes = scratch_of(most, positions.size), passes_of(most, microbatches)
+    values = np.full(2, kernel.step_seconds(line, best, scratch, passes, np.inf))
+    random = np.array([SEED], dtype=np.uint64)
     if not np.isfinite(values[0]):
         return boundaries, devices
-    looked_at = num_stages * (2 * line.microbatches + _PER_STAGE)
+    looked_at = num_stages * (2 * microbatches + _PER_STAGE)
     steps = int(min(_MAX_STEPS, _MAX_LOOKED_AT / looked_at) * effort)
     for heat in _HEATS:
         kernel.copy(best, here)
@@ -95,7 +97,9 @@ def with_cuts_moved(
                 break
             more = min(_CHUNK_STEPS, steps - done)
             ends = np.array([1 - done / steps, 1 - (done + more) / steps])
-            kernel.anneal(line, here, best, trial, passes, random, values, EXPONENTIAL, heat, ends, more, keeps_count)
+            kernel.anneal(
+                line, here, best, trial, scratch, passes, random, values, EXPONENTIAL, heat, ends, more, keeps_count
+            )
     num_stages = int(best.num_stages[0])
     return positions[best.cuts[: num_stages + 1]], best.devices[: num_stages // line.per_device].copy()
 
@@ -113,29 +117,23 @@ def layout_of(problem: PartitionProblem, cuts: Integers, devices: Integers) -> L
     )
 
 
-def passes_for(most: int, num_positions: int, microbatches: int) -> Passes:
-    from planner.partition.ordered.cut_moves_kernel import Passes
+def scratch_of(most: int, num_positions: int) -> Scratch:
+    from planner.partition.ordered.cut_moves_kernel import Scratch
 
-    return Passes(
+    return Scratch(
         stage=np.zeros(num_positions, dtype=np.int64),
         latency=np.zeros((4, most)),
         moving=np.zeros((4, most)),
-        waits=np.zeros(most, dtype=np.bool_),
         handover=np.zeros((2, most)),
-        seconds=np.zeros((2, most)),
-        lag=np.zeros((2, most)),
-        weights=np.zeros(most),
-        done=np.zeros((3, most), dtype=np.int64),
         held=np.zeros(most),
         at=np.zeros(most, dtype=np.int64),
         lacking=np.zeros(1),
-        ready=np.zeros((2, most, microbatches)),
-        free=np.zeros(most),
     )
 
 
 def line_of(problem: PartitionProblem, positions: Integers, stands: Standing | None = None) -> Line:
     from planner.partition.ordered.cut_moves_kernel import Line
+    from planner.partition.turns_kernel import turns_of
 
     training = problem.training
     assert training is not None
@@ -166,11 +164,7 @@ def line_of(problem: PartitionProblem, positions: Integers, stands: Standing | N
         alike=np.array([alike[device][0] for device in range(problem.num_devices)], dtype=np.int64),
         memory=problem.device_memory_bytes.astype(np.float64),
         kept=_kept(training, min(problem.num_devices, size - 1), stands),
-        microbatches=training.microbatches,
-        ahead=training.microbatches if training.schedule is PipelineSchedule.GPIPE else 0,
-        ahead_each=2 if training.schedule is PipelineSchedule.ZERO_BUBBLE_H2 else 1,
-        splits=training.schedule not in UNSPLIT_SCHEDULES,
-        put_off_each=2 if training.schedule is PipelineSchedule.ZERO_BUBBLE_H2 else 1,
+        turns=turns_of(training),
         place=np.arange(problem.num_devices) if stands is None else np.array(stands.place, dtype=np.int64),
         per_device=1 if stands is None else len(stands.place) // stands.num_places,
         sequence=np.array(

@@ -13,7 +13,8 @@ import numpy as np
 
 from planner.partition.placement.compiled import compiled
 from planner.partition.placement.draws_kernel import Random, draw
-from planner.partition.problem import Booleans, Floats, Integers
+from planner.partition.problem import Floats, Integers
+from planner.partition.turns_kernel import Passes, Turns, last_end
 
 # Moves, each as often as it stands in the table.
 _ONE_CUT, _SEVERAL_CUTS, _TWO_DEVICES, _IDLE_DEVICE, _TURN, _JOIN, _PART = range(7)
@@ -38,10 +39,8 @@ class Line(NamedTuple):
     a position parts, from one `crossing_first` to the next. With `relays` they go from stage to stage. `comes_back`:
     whether a gradient crosses every cut.
 
-    `kind`, `memory`, `alike` [devices]: of devices that no plan can tell apart, the same number. Before it first runs
-    back, a stage runs `ahead` passes forward, and `ahead_each` for each stage behind it. Where `splits`, passes for
-    weights, `weights` [kinds, p + 1] seconds of the backward ones, are put off by `put_off_each` microbatches for each
-    stage before it, or until all have run forward.
+    `kind`, `memory`, `alike` [devices]: of devices that no plan can tell apart, the same number. Stages take `turns`;
+    where passes are split, those for weights are `weights` [kinds, p + 1] seconds of the backward ones.
 
     `place` [stages]: which of the layout's devices a stage is on. Where several are on one, `per_device` of them, it
     goes through `sequence` [passes, 3] instead: (0 forward, 1 backward or 2 for weights, stage, microbatch), from
@@ -70,11 +69,7 @@ class Line(NamedTuple):
     alike: Integers
     memory: Floats
     kept: Integers
-    microbatches: int
-    ahead: int
-    ahead_each: int
-    splits: bool
-    put_off_each: int
+    turns: Turns
     place: Integers
     per_device: int
     sequence: Integers
@@ -90,55 +85,48 @@ class Layout(NamedTuple):
     num_stages: Integers
 
 
-class Passes(NamedTuple):
-    """Scratch. `stage` of each piece. `latency` and `moving` [4, stages]: seconds of what a stage receives and sends,
-    then of gradients; whether it `waits` for any. Of its forward and its backward passes, [2, stages]: `handover`,
-    `seconds`, `lag` until what one makes is handed over, and `ready` [2, stages, microbatches] when that was. Of passes
-    for weights, where these are split: seconds. How many of all three are `done` [3, stages]. By place, `held` bytes,
-    `at` which pass a device is, and `free`: when it is. `lacking`: of the fullest, as a share of its memory."""
+class Scratch(NamedTuple):
+    """`stage` of each piece. `latency` and `moving` [4, stages]: seconds of what a stage receives and sends,
+    then of gradients. `handover` [2, stages] of its forward and its backward passes. By place, `held` bytes, and `at`
+    which pass a device is. `lacking`: of the fullest, as a share of its memory."""
 
     stage: Integers
     latency: Floats
     moving: Floats
     handover: Floats
-    weights: Floats
-    waits: Booleans
-    seconds: Floats
-    lag: Floats
-    ready: Floats
-    done: Integers
-    free: Floats
     held: Floats
     at: Integers
     lacking: Floats
 
 
 @compiled
-def step_seconds(line: Line, layout: Layout, passes: Passes, limit: float) -> float:
+def step_seconds(line: Line, layout: Layout, scratch: Scratch, passes: Passes, limit: float) -> float:
     """Until the last pass is done, and more where memory does not hold a stage, by the most that is `lacking`; infinite
     where it is above the limit for certain, or a device cannot run its stage."""
-    if not _weigh(line, layout, passes):
+    if not _weigh(line, layout, scratch, passes):
         return np.inf
-    count, dearer = layout.num_stages[0], 1.0 + _LACKING * passes.lacking[0]
-    seconds: float = dearer * _seconds(line, layout, passes, count, limit / dearer)
+    count, dearer = layout.num_stages[0], 1.0 + _LACKING * scratch.lacking[0]
+    seconds: float = dearer * _seconds(line, layout, scratch, passes, count, limit / dearer)
     return seconds
 
 
 @compiled
-def _seconds(line: Line, layout: Layout, passes: Passes, count: int, limit: float) -> float:
+def _seconds(line: Line, layout: Layout, scratch: Scratch, passes: Passes, count: int, limit: float) -> float:
     in_sequence = line.per_device > 1
     if (_least_in_sequence(line, passes, count) if in_sequence else _least_step(line, passes, count)) > limit:
         return np.inf
-    _exchange(line, layout, passes)
+    _exchange(line, layout, scratch, passes)
     for kind in range(2):
         for stage in range(count):
-            into = passes.latency[2 * kind, stage] + passes.moving[2 * kind, stage]
-            out = passes.latency[2 * kind + 1, stage] + passes.moving[2 * kind + 1, stage]
-            passes.lag[kind, stage] = into + passes.seconds[kind, stage] + passes.handover[kind, stage]
+            into = scratch.latency[2 * kind, stage] + scratch.moving[2 * kind, stage]
+            out = scratch.latency[2 * kind + 1, stage] + scratch.moving[2 * kind + 1, stage]
+            passes.lag[kind, stage] = into + passes.seconds[kind, stage] + scratch.handover[kind, stage]
             passes.seconds[kind, stage] += into + out
     if in_sequence:
-        return np.inf if _least_in_sequence(line, passes, count) > limit else _last_end_in_sequence(line, passes, count)
-    return np.inf if _least_step(line, passes, count) > limit else _last_end(line, passes, count)
+        if _least_in_sequence(line, passes, count) > limit:
+            return np.inf
+        return _last_end_in_sequence(line, scratch, passes, count)
+    return np.inf if _least_step(line, passes, count) > limit else last_end(line.turns, passes, count, limit)
 
 
 @compiled
@@ -150,7 +138,7 @@ def _least_in_sequence(line: Line, passes: Passes, count: int) -> float:
         place = line.place[stage]
         passes.free[place] += passes.seconds[0, stage] + passes.seconds[1, stage] + passes.weights[stage]
         most = max(most, passes.free[place])
-    return most * line.microbatches * _MARGIN
+    return most * line.turns.microbatches * _MARGIN
 
 
 @compiled
@@ -158,20 +146,20 @@ def _least_step(line: Line, passes: Passes, count: int) -> float:
     """What no step of these stages undercuts, if each waits for the one beside it: by the first microbatch's way to a
     stage and the last one's way back, by the way of either through all stages, and by the first one's way from a stage
     to the end and back."""
-    m, lag, seconds = line.microbatches, passes.lag, passes.seconds
+    m, lag, seconds = line.turns.microbatches, passes.lag, passes.seconds
     through, least = 0.0, 0.0
     for stage in range(count):
         through += lag[0, stage] + lag[1, stage]
     before = 0.0
     for stage in range(count):
         both = seconds[0, stage] + seconds[1, stage]
-        if line.splits or not line.comes_back:
+        if line.turns.splits or not line.comes_back:
             both += passes.weights[stage]
             least = max(least, before + m * both)
             before += lag[0, stage]
             continue
         own = lag[0, stage] + lag[1, stage]
-        ahead = min(m, count - stage + line.ahead)
+        ahead = min(m, count - stage + line.turns.ahead)
         least = max(least, before + m * both - seconds[1, stage] + lag[1, stage])
         forward, backward = seconds[0, stage], seconds[1, stage]
         most = max((m - 1) * forward + (m - ahead) * backward, (m - 1) * backward + (m - ahead) * forward)
@@ -184,122 +172,86 @@ def _least_step(line: Line, passes: Passes, count: int) -> float:
 
 
 @compiled
-def _weigh(line: Line, layout: Layout, passes: Passes) -> bool:
+def _weigh(line: Line, layout: Layout, scratch: Scratch, passes: Passes) -> bool:
     """Fills in what stages compute in their passes, and what memory lacks; whether their devices can run them."""
     count = layout.num_stages[0]
-    passes.held[:count] = 0.0
-    passes.lacking[0] = 0.0
+    scratch.held[:count] = 0.0
+    scratch.lacking[0] = 0.0
     for stage in range(count):
         start, end, place = layout.cuts[stage], layout.cuts[stage + 1], line.place[stage]
         device = layout.devices[place]
         kind = line.kind[device]
         if line.refused[kind, end] > line.refused[kind, start]:
             return False
-        passes.held[place] += line.resting[start, end] + line.kept[count, stage] * line.saved[start, end]
-        if passes.held[place] > line.memory[device]:
+        scratch.held[place] += line.resting[start, end] + line.kept[count, stage] * line.saved[start, end]
+        if scratch.held[place] > line.memory[device]:
             room = max(line.memory[device], 1.0)
-            passes.lacking[0] = max(passes.lacking[0], passes.held[place] / room - 1.0)
+            scratch.lacking[0] = max(scratch.lacking[0], scratch.held[place] / room - 1.0)
         passes.seconds[0, stage] = line.forward[kind, end] - line.forward[kind, start]
         passes.seconds[1, stage] = line.backward[kind, end] - line.backward[kind, start]
         passes.weights[stage] = 0.0
-        if line.splits:
+        if line.turns.splits:
             # The first stage sends no gradients on.
             weights = line.weights[kind, end] - line.weights[kind, start]
             passes.weights[stage] = weights if stage > 0 else passes.seconds[1, stage]
             passes.seconds[1, stage] -= passes.weights[stage]
         passes.lag[0, stage], passes.lag[1, stage] = passes.seconds[0, stage], passes.seconds[1, stage]
         for piece in range(start, end):
-            passes.stage[piece] = stage
+            scratch.stage[piece] = stage
     return True
 
 
 @compiled
-def _exchange(line: Line, layout: Layout, passes: Passes) -> None:
+def _exchange(line: Line, layout: Layout, scratch: Scratch, passes: Passes) -> None:
     """What stages receive and send: each value once to each stage that reads it, or on and on from stage to stage. Its
     sender pays for the dearest of its links alone, and so does who receives its gradients."""
-    count, latency, moving = layout.num_stages[0], passes.latency, passes.moving
+    count, latency, moving = layout.num_stages[0], scratch.latency, scratch.moving
     latency[:, :count] = 0.0
     moving[:, :count] = 0.0
-    passes.handover[:, :count] = 0.0
-    passes.waits[:count] = False
+    scratch.handover[:, :count] = 0.0
+    passes.num_sources[1, :count] = 0
     for cut in range(1, count):
         at_cut = layout.cuts[cut]
         for place in range(line.crossing_first[at_cut], line.crossing_first[at_cut + 1]):
             value = line.crossing[place]
-            source = passes.stage[line.maker[value]]
+            source = scratch.stage[line.maker[value]]
             if source != cut - 1:
                 continue
             at, end = line.reader_first[value], line.reader_first[value + 1]
-            last = passes.stage[line.reader[end - 1]]
+            last = scratch.stage[line.reader[end - 1]]
             target, dearest, dearest_back = source, 0.0, 0.0
             while target < last:
                 if line.relays:
                     source, dearest, dearest_back = target, 0.0, 0.0
                     target += 1
                 else:
-                    while passes.stage[line.reader[at]] == target:
+                    while scratch.stage[line.reader[at]] == target:
                         at += 1
-                    target = passes.stage[line.reader[at]]
+                    target = scratch.stage[line.reader[at]]
                 sender, receiver = layout.devices[line.place[source]], layout.devices[line.place[target]]
                 seconds = line.size[value] * line.per_byte[sender, receiver]
                 moving[0, target] += seconds
                 moving[1, source] += max(0.0, seconds - dearest)
                 latency[0, target] = max(latency[0, target], line.latency[sender, receiver])
                 latency[1, source] = max(latency[1, source], line.latency[sender, receiver])
-                passes.handover[0, source] = max(passes.handover[0, source], line.handover[sender, receiver])
+                scratch.handover[0, source] = max(scratch.handover[0, source], line.handover[sender, receiver])
                 dearest = max(dearest, seconds)
                 if line.back[value] > 0:
-                    passes.waits[source] = True
+                    passes.num_sources[1, source] = 1
                     seconds = line.back[value] * line.per_byte[receiver, sender]
                     moving[2, source] += max(0.0, seconds - dearest_back)
                     moving[3, target] += seconds
                     latency[2, source] = max(latency[2, source], line.latency[receiver, sender])
                     latency[3, target] = max(latency[3, target], line.latency[receiver, sender])
-                    passes.handover[1, target] = max(passes.handover[1, target], line.handover[receiver, sender])
+                    scratch.handover[1, target] = max(scratch.handover[1, target], line.handover[receiver, sender])
                     dearest_back = max(dearest_back, seconds)
 
 
 @compiled
-def _last_end(line: Line, passes: Passes, count: int) -> float:
-    """Each device goes through its order, and each pass waits for what the stages beside it hand over."""
-    m, done, ready, free = line.microbatches, passes.done, passes.ready, passes.free
-    left = (3 if line.splits else 2) * count * m
-    for stage in range(count):
-        free[stage] = 0.0
-        done[0, stage] = done[1, stage] = done[2, stage] = 0
-    while left > 0:
-        for turn in range(max(1, 2 * count - 2)):
-            stage = turn if turn < count else 2 * count - 2 - turn
-            ahead = min(m, (count - stage - 1) * line.ahead_each + line.ahead)
-            put_off = min(stage * line.put_off_each, m - ahead)
-            while done[1, stage] < m or (line.splits and done[2, stage] < m):
-                if line.splits and (done[1, stage] == m or done[2, stage] < done[1, stage] - put_off):
-                    free[stage] += passes.weights[stage]
-                    done[2, stage] += 1
-                    left -= 1
-                    continue
-                kind = 0 if done[0, stage] < min(m, done[1, stage] + ahead + 1) else 1
-                microbatch = done[kind, stage]
-                begins = free[stage]
-                other = stage - 1 if kind == 0 else stage + 1
-                if other >= 0 and other < count and (kind == 0 or passes.waits[stage]):
-                    if done[kind, other] <= microbatch:
-                        break
-                    begins = max(begins, ready[kind, other, microbatch])
-                ready[kind, stage, microbatch] = begins + passes.lag[kind, stage]
-                free[stage] = begins + passes.seconds[kind, stage]
-                done[kind, stage] += 1
-                left -= 1
-    last = 0.0
-    for stage in range(count):
-        last = max(last, free[stage])
-    return last
-
-
-@compiled
-def _last_end_in_sequence(line: Line, passes: Passes, count: int) -> float:
-    """Likewise, where each device has an order of several stages' passes."""
-    places, done, ready, free, at = count // line.per_device, passes.done, passes.ready, passes.free, passes.at
+def _last_end_in_sequence(line: Line, scratch: Scratch, passes: Passes, count: int) -> float:
+    """Where each device has an order of several stages' passes; each waits for what the stage beside it hands over."""
+    places, at = count // line.per_device, scratch.at
+    done, ready, free = passes.done, passes.ready, passes.free
     done[:, :count] = 0
     free[:places] = 0.0
     at[:places] = line.sequence_first[:places]
@@ -315,7 +267,7 @@ def _last_end_in_sequence(line: Line, passes: Passes, count: int) -> float:
                 else:
                     microbatch, begins = line.sequence[at[place], 2], free[place]
                     other = stage - 1 if kind == 0 else stage + 1
-                    if other >= 0 and other < count and (kind == 0 or passes.waits[stage]):
+                    if other >= 0 and other < count and passes.num_sources[kind, stage] > 0:
                         if done[kind, other] <= microbatch:
                             break
                         begins = max(begins, ready[kind, other, microbatch])
@@ -438,8 +390,8 @@ def copy(source: Layout, target: Layout) -> None:
 
 @compiled
 def anneal(
-    line: Line, here: Layout, best: Layout, trial: Layout, passes: Passes, random: Random, values: Floats,
-    exponential: Floats, heat: float, ends: Floats, num_steps: int, keeps_count: bool,
+    line: Line, here: Layout, best: Layout, trial: Layout, scratch: Scratch, passes: Passes, random: Random,
+    values: Floats, exponential: Floats, heat: float, ends: Floats, num_steps: int, keeps_count: bool,
 ) -> None:  # fmt: skip
     """`num_steps` steps from `here`, the temperature falling with the square of what is left of the round: `ends` of
     [1, 0]. It begins with `heat`, in shares of the best step. `values`: seconds of `here` and of `best`."""
@@ -449,11 +401,11 @@ def anneal(
         copy(here, trial)
         if not _move(trial, random, line.alike, line.per_device, keeps_count):
             continue
-        value = step_seconds(line, trial, passes, limit)
+        value = step_seconds(line, trial, scratch, passes, limit)
         if value > limit:
             continue
         values[0] = value
         copy(trial, here)
-        if passes.lacking[0] == 0.0 and value < values[1] * _MARGIN:
+        if scratch.lacking[0] == 0.0 and value < values[1] * _MARGIN:
             values[1] = value
             copy(here, best)

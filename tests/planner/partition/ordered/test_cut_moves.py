@@ -12,12 +12,13 @@ from planner.partition.evaluate import evaluate
 from planner.partition.modes.optimal import optimal
 from planner.partition.objective import NAMED_SCHEDULES, Objective, PipelineSchedule, Training
 from planner.partition.ordered import cut_moves_kernel as kernel
-from planner.partition.ordered.cut_moves import layout_of, line_of, passes_for, with_cuts_moved
+from planner.partition.ordered.cut_moves import layout_of, line_of, scratch_of, with_cuts_moved
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.placement.problem import never
 from planner.partition.problem import PartitionProblem
 from planner.partition.request import Request
 from planner.partition.score import score
+from planner.partition.turns_kernel import passes_of
 from tests.planner.partition.exact import all_contiguous, fits, least, value_of
 from tests.planner.partition.problems import chain, problem
 from tests.random_examples import random_seeds
@@ -50,10 +51,11 @@ def modelled_seconds(problem: PartitionProblem, boundaries: tuple[int, ...], dev
     positions = allowed_positions(problem)
     line = line_of(problem, positions)
     layout = layout_of(problem, np.searchsorted(positions, boundaries), np.array(devices))
-    passes = passes_for(problem.num_devices, positions.size, line.microbatches)
-    seconds = kernel.step_seconds(line, layout, passes, np.inf)
+    scratch = scratch_of(problem.num_devices, positions.size)
+    passes = passes_of(problem.num_devices, line.turns.microbatches)
+    seconds = kernel.step_seconds(line, layout, scratch, passes, np.inf)
     if np.isfinite(seconds):
-        assert kernel.step_seconds(line, layout, passes, seconds * (1 + 1e-9)) == seconds
+        assert kernel.step_seconds(line, layout, scratch, passes, seconds * (1 + 1e-9)) == seconds
     return float(seconds)
 
 

@@ -15,13 +15,14 @@ from planner.partition.evaluate import evaluate
 from planner.partition.modes.optimal import optimal
 from planner.partition.objective import V_SCHEDULES, Objective, PipelineSchedule, Training
 from planner.partition.ordered import cut_moves_kernel as kernel
-from planner.partition.ordered.cut_moves import layout_of, line_of, passes_for, standing
+from planner.partition.ordered.cut_moves import layout_of, line_of, scratch_of, standing
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.portfolio.several_stages import moved, spread, there_and_back
 from planner.partition.problem import PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.request import Request
 from planner.partition.score import score
+from planner.partition.turns_kernel import passes_of
 from tests.planner.partition.exact import every_assignment, fits, least, value_of
 from tests.planner.partition.ordered.test_cut_moves import drawn
 from tests.planner.partition.problems import chain
@@ -60,11 +61,11 @@ def test_a_steps_seconds_are_those_of_evaluate(schedule: PipelineSchedule, place
     positions = allowed_positions(one)
     line = line_of(one, positions, standing(schedule, one.training.microbatches, place))  # type: ignore[union-attr]
     layout = layout_of(one, np.searchsorted(positions, (0, *cuts, 9)), devices)
-    passes = passes_for(9, positions.size, line.microbatches)
-    seconds = kernel.step_seconds(line, layout, passes, np.inf)
+    scratch, passes = scratch_of(9, positions.size), passes_of(9, line.turns.microbatches)
+    seconds = kernel.step_seconds(line, layout, scratch, passes, np.inf)
     expected = evaluate(one, in_line(one, place, cuts, devices.tolist())).step_seconds
     assert seconds == pytest.approx(expected, rel=1e-12)
-    assert kernel.step_seconds(line, layout, passes, seconds * (1 + 1e-9)) == seconds
+    assert kernel.step_seconds(line, layout, scratch, passes, seconds * (1 + 1e-9)) == seconds
 
 
 @pytest.mark.fuzz
