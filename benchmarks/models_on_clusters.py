@@ -21,6 +21,7 @@ from torch.export import Dim
 
 from planner.client.export import export
 from planner.cost.inventory import Device, Inventory, LinkSpeed
+from planner.errors import Infeasible
 from planner.graph.ir import Graph
 from planner.partition.objective import Objective, Training
 from planner.plan.options import OptimalMode, PlanOptions
@@ -56,7 +57,11 @@ def main() -> None:
         graph = exported(name, is_trained=training is not None)
         for cluster, hosts in CLUSTERS.items():
             started = time.process_time()
-            plan = make_plan(graph, "0" * 64, inventory(hosts), options)
+            try:
+                plan = make_plan(graph, "0" * 64, inventory(hosts), options)
+            except Infeasible:
+                print(f"{name:<12}{len(graph.nodes):>7}  {cluster:<10} does not fit", flush=True)
+                continue
             seconds = time.process_time() - started
             gaps.append(plan.gap or 0.0)
             print(
