@@ -9,18 +9,10 @@ median step, and what the plan says. Stages wait, so that two cores are enough f
 from __future__ import annotations
 
 import argparse
-import tempfile
-from dataclasses import replace
-from pathlib import Path
 
-import torch
-
-from benchmarks.naps import MODULE, NAP
-from benchmarks.uneven_stages import ROOT, Layers, median_step
-from planner.client import PlannerClient, export
-from planner.client.local_cluster import LocalCluster
+from benchmarks.waiting_layers import Layers, median_step, profiled_inventory, submitted, waiting_daemons
 from planner.partition.objective import Objective, PipelineSchedule, Training
-from planner.plan.options import OptimalMode, PlanOptions, SingleMode
+from planner.plan.options import OptimalMode, PlanOptions
 
 DEVICES, LAYERS = 4, 48
 SCHEDULES = (
@@ -36,23 +28,9 @@ def main() -> None:
     parser.add_argument("--milliseconds", type=float, default=12.0, help="of a layer's forward pass")
     parser.add_argument("--microbatches", type=int, default=4)
     arguments = parser.parse_args()
-    batch = torch.export.Dim("batch", min=1, max=64)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        LocalCluster(
-            data_dir=Path(folder),
-            memory_bytes=[1 << 30] * DEVICES,
-            daemon_arguments=("--custom-operators", f"{MODULE}={NAP}"),
-            environment={"PYTHONPATH": str(ROOT)},
-        ) as cluster,
-        PlannerClient(cluster.planner_address) as client,
-    ):
-        module = Layers(LAYERS, arguments.milliseconds / 1e3).train()
-        graph = client.submit(export(module, (torch.zeros(2, 8),), dynamic_shapes={"x": {0: batch}}))
-        client.profile_graph(graph.id, device_ids=[cluster.device_id(0)], backward=True)
-        # Who waits does so beside others: nothing is divided.
-        devices = client.create_plan(graph.id, SingleMode()).inventory
-        inventory = replace(devices, devices=tuple(replace(one, shares_cores=False) for one in devices.devices))
+    with waiting_daemons(DEVICES) as (cluster, client):
+        graph = submitted(client, Layers(LAYERS, arguments.milliseconds / 1e3))
+        inventory = profiled_inventory(cluster, client, graph.id)
         print(f"{'schedule':<20}{'stages':>8}{'step, ms':>10}{'planned':>10}")
         for schedule in SCHEDULES:
             training = Training(schedule=schedule, microbatches=arguments.microbatches)
