@@ -270,8 +270,8 @@ def _runs_side_by_side(portfolio: Portfolio) -> bool:
 
 
 def _may_move_bundles(portfolio: Portfolio) -> bool:
-    is_of_bottleneck = portfolio.request.objective is Objective.THROUGHPUT
-    return is_of_bottleneck and portfolio.best is not None and not portfolio.problem.relay
+    is_of_memory = portfolio.request.objective is Objective.MEMORY
+    return not is_of_memory and portfolio.best is not None and not portfolio.problem.relay
 
 
 def _may_reorder(portfolio: Portfolio) -> bool:
@@ -296,6 +296,10 @@ CLIMB_BEFORE_FORKS = replace(
 )
 SMALL_LATENCY = Search(
     name="all stages and devices of a small program, for latency", run=least_latency, applies=is_small
+)
+# A step's cuts have been moved on its own seconds then; it is climbed from once, when bundles have moved too.
+CLIMB_BEFORE_BUNDLES = replace(
+    LOCAL_SEARCH, applies=lambda portfolio: not _may_move_cuts(portfolio) and _has_not_climbed(portfolio)
 )
 CONTIGUOUS = (
     Search(name="the whole program on one device", run=offer_single_devices),
@@ -330,7 +334,7 @@ CONTIGUOUS = (
         run=offer_moved_cuts,
         applies=_may_move_cuts,
     ),
-    LOCAL_SEARCH,
+    CLIMB_BEFORE_BUNDLES,
     Search(
         name="several stages on each device, under schedules that are for them",
         run=offer_several_stages,

@@ -1,13 +1,15 @@
-"""Items of a pipeline moved from stage to stage, one by one and a few at once, as long as the bottleneck falls.
+"""Items of a pipeline moved from stage to stage, one by one and a few at once, as long as the bottleneck falls, or a
+training step, or a lone batch, is over sooner.
 
-For programs that could run in many orders: segments of a few of these leave most of what stages can be untried.
+For programs that could run in many orders: segments of a few of these leave most of what stages can be untried, and
+stages of segments seldom run side by side.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from planner.partition.problem import Booleans, Floats, Integers
 
 if TYPE_CHECKING:
     from planner.partition.placement.stage_moves_kernel import Pipeline, State
+    from planner.partition.turns_kernel import Passes, Turns
 
 # Steps, of which a second has some 300,000: benchmark nets gain nearly all that they gain from more.
 MIN_STEPS, STEPS_PER_ITEM, MAX_STEPS = 20_000, 300, 400_000
@@ -24,6 +27,12 @@ _MAX_TABLE = 20_000_000
 _CHUNK_STEPS = 1 << 16
 # Rounds, each from the best: the first temperature, and how often loads are squared in the energy.
 _HEATS = ((3.0, 3), (0.3, 4), (1.0, 3), (0.1, 5))
+# Likewise where a last pass's end is asked for, in shares of the best.
+_HEATS_OF_ENDS = ((0.02, 0), (0.005, 0), (0.01, 0), (0.002, 0))
+# Of ends, what all rounds may look at, in passes and stages: two to four seconds.
+_MAX_LOOKED_AT, _PER_STAGE = 1.2e8, 20
+# For one that has stages change devices, which counts all items again: as much as so many passes for each of them.
+_LEAST_STEPS_PER_EXCHANGE, _ITEMS_PER_STEP, _PER_ITEM = 128, 4, 25
 # Rounds that large programs may have in vain, one after the other: deep transformers gain nothing in any.
 _MOST_IN_VAIN = 2
 _NEGLIGIBLE = 1e-12
@@ -33,13 +42,14 @@ _NEGLIGIBLE = 1e-12
 class Flow:
     """Items, the values between them and the arcs that say which stands before which.
 
-    `maker` [values] is -1 for what the caller gives; `reads` are distinct (value, item) pairs, without makers; `arcs`
-    distinct pairs (before, after) of items.
+    `maker` [values] is -1 for what the caller gives; gradients of those that `comes_back` [values] says come back;
+    `reads` are distinct (value, item) pairs, without makers; `arcs` distinct pairs (before, after) of items.
     """
 
     num_items: int
     maker: Integers
     is_returned: Booleans
+    comes_back: Booleans
     reads: tuple[Integers, Integers]
     arcs: tuple[Integers, Integers]
 
@@ -49,6 +59,7 @@ class Flow:
         num_items: int,
         maker: Integers,
         is_returned: Booleans,
+        comes_back: Booleans,
         reads: tuple[Integers, Integers],
         arcs: tuple[Integers, Integers],
     ) -> Flow:
@@ -56,23 +67,44 @@ class Flow:
         value, reader = np.divmod(np.unique(reads[0] * num_items + reads[1]), num_items)
         apart = maker[value] != reader
         return cls(
-            num_items=num_items, maker=maker, is_returned=is_returned, reads=(value[apart], reader[apart]), arcs=arcs
+            num_items=num_items,
+            maker=maker,
+            is_returned=is_returned,
+            comes_back=comes_back,
+            reads=(value[apart], reader[apart]),
+            arcs=arcs,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Costs:
-    """As in stage_moves_kernel.Pipeline. `spare` [stages]: bytes that may be used beyond those of the start."""
+    """As in stage_moves_kernel.Pipeline; what is left out costs nothing. `spare` [stages]: bytes that may be used
+    beyond those of the start. `turns`: the last pass's end is to be least, and not the bottleneck."""
 
     seconds: Floats
-    kind_of_stage: Integers
-    link: Integers
-    sent: Floats
-    received: Floats
+    by_maker: Floats
+    by_reader: Floats
     latency: Floats
     held: Floats
     buffered: Floats
+    link: Integers
+    kind: Integers
+    memory: Floats
     spare: Floats
+    handover: Floats | None = None
+    saved: Floats | None = None
+    given: Floats | None = None
+    kept: Floats | None = None
+    alike: Integers | None = None
+    may_be_idle: bool = False
+    turns: Turns | None = None
+
+
+class Moved(NamedTuple):
+    """`stage_of_item` [items], `device_of_stage` [stages]; stages that hold nothing are idle."""
+
+    stage_of_item: Integers
+    device_of_stage: Integers
 
 
 def is_too_large(flow: Flow, num_stages: int, num_links: int) -> bool:
@@ -81,32 +113,46 @@ def is_too_large(flow: Flow, num_stages: int, num_links: int) -> bool:
 
 
 def with_items_moved(
-    flow: Flow, costs: Costs, stage_of_item: Integers, *, effort: float, target_seconds: float, out_of_time: OutOfTime
-) -> Integers:
-    """[items] stages of the least bottleneck that was met, no worse than `stage_of_item`; ends at `target_seconds` or
-    when its steps are spent. No stage is left empty."""
+    flow: Flow,
+    costs: Costs,
+    stage_of_item: Integers,
+    device_of_stage: Integers,
+    *,
+    effort: float,
+    target_seconds: float,
+    out_of_time: OutOfTime,
+) -> Moved:
+    """What was met of the least seconds, no worse than what is given; ends at `target_seconds` or when its steps are
+    spent. Unless stages `may_be_idle` none is left empty; devices stay where they are unless some are `alike`."""
     from planner.partition.placement import stage_moves_kernel as kernel
     from planner.partition.placement.draws_kernel import EXPONENTIAL
 
     tails, heads = flow.arcs
     assert (stage_of_item[tails] <= stage_of_item[heads]).all(), "stages follow the arcs"
-    pipeline, state = _pipeline(flow, costs), _state(flow, costs, stage_of_item)
+    pipeline, state = pipeline_of(flow, costs), state_of(flow, costs, stage_of_item, device_of_stage)
+    passes = passes_for(costs)
     kernel.recount(pipeline, state)
-    pipeline.room[:] = state.used + costs.spare
-    state.best_value[0] = state.load.max()
+    pipeline.fixed[:] = costs.memory[device_of_stage] - costs.spare - state.sums[kernel.USED]
+    kernel.energy(pipeline, state, passes, 0, np.inf)
+    state.best_value[0] = state.value[0]
 
     def is_over() -> bool:
         return bool(state.best_value[0] <= target_seconds * (1 + _NEGLIGIBLE)) or out_of_time()
 
     steps = max(MIN_STEPS, STEPS_PER_ITEM * flow.num_items)
-    is_large = steps > MAX_STEPS
-    round_steps = int(min(steps, MAX_STEPS) * effort) // len(_HEATS)
+    is_large, most = steps > MAX_STEPS, float(MAX_STEPS)
+    heats = _HEATS
+    if costs.turns is not None:
+        looked_at = device_of_stage.size * (2 * costs.turns.microbatches + _PER_STAGE)
+        looked_at += _PER_ITEM * flow.num_items // steps_per_exchange(flow)
+        heats, most = _HEATS_OF_ENDS, min(most, _MAX_LOOKED_AT / looked_at)
+    round_steps = int(min(steps, most) * effort) // len(heats)
     in_vain = 0
-    for heat, doublings in _HEATS:
+    for heat, doublings in heats:
         if is_large and in_vain == _MOST_IN_VAIN:
             break
         before = float(state.best_value[0])
-        state.stage[:] = state.best
+        state.stage[:], state.device[:] = state.best, state.best_device
         for done in count(0, _CHUNK_STEPS):
             more = min(_CHUNK_STEPS, round_steps - done)
             if more <= 0 or is_over():
@@ -114,13 +160,18 @@ def with_items_moved(
             # Sums kept up step by step drift; from the stages alone they do not.
             kernel.recount(pipeline, state)
             ends = np.array([1 - done / round_steps, 1 - (done + more) / round_steps])
-            kernel.anneal(pipeline, state, EXPONENTIAL, heat, ends, doublings, more)
+            kernel.anneal(pipeline, state, passes, EXPONENTIAL, heat, ends, doublings, more)
         in_vain = 0 if state.best_value[0] < before else in_vain + 1
-    return state.best.copy()
+    return Moved(state.best.copy(), state.best_device.copy())
 
 
-def _pipeline(flow: Flow, costs: Costs) -> Pipeline:
-    from planner.partition.placement.stage_moves_kernel import Pipeline
+def steps_per_exchange(flow: Flow) -> int:
+    return max(_LEAST_STEPS_PER_EXCHANGE, flow.num_items // _ITEMS_PER_STEP)
+
+
+def pipeline_of(flow: Flow, costs: Costs) -> Pipeline:
+    from planner.partition.placement.stage_moves_kernel import ItemCosts, Pipeline, ValueCosts
+    from planner.partition.turns_kernel import ONCE
 
     value, item = flow.reads
     made = np.flatnonzero(flow.maker >= 0)
@@ -130,9 +181,23 @@ def _pipeline(flow: Flow, costs: Costs) -> Pipeline:
     tails, heads = flow.arcs
     before_first, before = grouped(heads, tails, flow.num_items)
     after_first, after = grouped(tails, heads, flow.num_items)
+    num_stages, num_devices = costs.spare.size, costs.kind.size
+    kept, link = np.zeros(num_stages) if costs.kept is None else costs.kept, np.ascontiguousarray(costs.link)
     return Pipeline(
-        seconds=np.ascontiguousarray(costs.seconds),
-        kind_of_stage=costs.kind_of_stage,
+        of_items=ItemCosts(
+            seconds=np.ascontiguousarray(costs.seconds),
+            held=costs.held,
+            saved=np.zeros(flow.num_items) if costs.saved is None else costs.saved,
+            kept=kept,
+        ),
+        of_values=ValueCosts(
+            seconds=np.stack([costs.by_maker, costs.by_reader], axis=1),
+            link=link,
+            buffered=costs.buffered,
+            given=np.zeros(flow.maker.size) if costs.given is None else costs.given,
+            kept=kept,
+            comes_back=flow.comes_back,
+        ),
         maker=flow.maker,
         is_returned=flow.is_returned,
         reader_first=reader_first,
@@ -143,36 +208,49 @@ def _pipeline(flow: Flow, costs: Costs) -> Pipeline:
         before=before,
         after_first=after_first,
         after=after,
-        link=np.ascontiguousarray(costs.link),
-        sent=np.ascontiguousarray(costs.sent),
-        received=np.ascontiguousarray(costs.received),
-        latency=costs.latency,
-        held=costs.held,
-        buffered=costs.buffered,
-        room=np.zeros(costs.spare.size),
+        latency=np.ascontiguousarray(costs.latency),
+        handover=np.zeros_like(costs.latency) if costs.handover is None else np.ascontiguousarray(costs.handover),
+        link=link,
+        kind=costs.kind,
+        alike=np.arange(num_devices) if costs.alike is None else costs.alike,
+        memory=costs.memory,
+        fixed=np.zeros(num_stages),
+        may_be_idle=costs.may_be_idle,
+        steps_per_exchange=0 if costs.alike is None else steps_per_exchange(flow),
+        by_last_end=costs.turns is not None,
+        turns=costs.turns or ONCE,
     )
 
 
-def _state(flow: Flow, costs: Costs, stage_of_item: Integers) -> State:
-    from planner.partition.placement.draws_kernel import SEED
-    from planner.partition.placement.stage_moves_kernel import MAX_MOVED, State
+def passes_for(costs: Costs) -> Passes:
+    from planner.partition.turns_kernel import passes_of
 
-    items, values, stages = flow.num_items, flow.maker.size, costs.spare.size
+    return passes_of(costs.spare.size, costs.turns.microbatches if costs.turns else 1)
+
+
+def state_of(flow: Flow, costs: Costs, stage_of_item: Integers, device_of_stage: Integers) -> State:
+    from planner.partition.placement.draws_kernel import SEED
+    from planner.partition.placement.stage_moves_kernel import MAX_MOVED, NUM_SUMS, State
+
+    items, values, stages, ways = flow.num_items, flow.maker.size, device_of_stage.size, costs.by_maker.shape[0]
     return State(
         stage=stage_of_item.astype(np.int64),
+        device=device_of_stage.astype(np.int64),
         readers=np.zeros((values, stages), dtype=np.int32),
         stages_reading=np.zeros(values, dtype=np.int64),
-        messages=np.zeros((stages, stages), dtype=np.int64),
-        waits=np.zeros((2, stages)),
-        load=np.zeros(stages),
-        used=np.zeros(stages),
+        messages=np.zeros((ways, stages, stages), dtype=np.int64),
+        waits=np.zeros((3, 2, stages)),
+        sums=np.zeros((NUM_SUMS, stages)),
         num_items=np.zeros(stages, dtype=np.int64),
         beside=np.zeros((2, items), dtype=np.int64),
         able=np.zeros((2, items), dtype=np.int64),
         num_able=np.zeros(2, dtype=np.int64),
         place=np.zeros((2, items), dtype=np.int64),
         moved=np.zeros(MAX_MOVED, dtype=np.int64),
+        rank=np.zeros(stages, dtype=np.int64),
         random=np.array([SEED], dtype=np.uint64),
         best=stage_of_item.astype(np.int64),
-        best_value=np.zeros(1),
+        best_device=device_of_stage.astype(np.int64),
+        best_value=np.ones(1),
+        value=np.zeros(1),
     )

@@ -1,7 +1,9 @@
 """Simulated annealing over item → stage, where stages stand in an order and items follow one another.
 
 A step moves an item that nothing in its stage keeps there, at times with the items that it sets free, to a later or an
-earlier stage. The energy is a high power sum of the loads, as of netlists (netlists/annealing_kernel).
+earlier stage; or two stages change devices. What is to be least is the largest load, and the energy a high power sum of
+the loads, as of netlists (netlists/annealing_kernel); or it is when the last pass of a training step, or of a lone
+batch, ends.
 
 This file imports numba: import it where it is needed.
 """
@@ -15,27 +17,68 @@ import numpy as np
 from planner.partition.placement.compiled import compiled
 from planner.partition.placement.draws_kernel import Random, draw
 from planner.partition.problem import Booleans, Floats, Integers
+from planner.partition.turns_kernel import Passes, Turns, last_end
 
 # Of 16 steps, those that move one item; others move up to 2, 4, 8 or so many.
 _SINGLES, _OCTAVES = 12, 3
 MAX_MOVED = 1 << _OCTAVES
-# A stage over its room by all of it pays as much as so many devices at the best load.
+_TAKEN, _SENT, _HANDED = range(3)
+# Of so many where the next device is idle, one begins a stage there; others go on to the next stage.
+_STEPS_PER_BEGIN = 4
+# A stage over its memory by all of it pays as much as so many devices at the best load, or so many of the best ends.
 _OVERFLOW = 4.0
+# What loads weigh beside the last end: among those as soon, even loads have more ways on.
+_EVENNESS = 0.01
 _LATER, _EARLIER = 0, 1
+FORWARD, BACKWARD = range(2)
+# Rows of sums: of what passes compute, forward, backward, and of that for weights; of the messages that they take
+# before and send behind that, forward and backward; and bytes.
+WORK, TAKEN, SENT, USED = 0, 3, 5, 7
+NUM_SUMS = 8
+_WEIGHTS = 2
+
+
+class ItemCosts(NamedTuple):
+    """`seconds` [1 to 3, kinds, items] of passes, as WORK has them, infinite where a device of the kind cannot run the
+    item. `held`, and `saved` for each microbatch that a stage keeps, [items] bytes; `kept` [stages] of these."""
+
+    seconds: Floats
+    held: Floats
+    saved: Floats
+    kept: Floats
+
+
+class ValueCosts(NamedTuple):
+    """`seconds` [passes, 2, links, values]: a value from one stage to another is paid by both, by its maker once, at
+    the dearest link, and by who reads it. `buffered` [values] bytes at either end, `given` where it is read, for each
+    microbatch that is `kept` [stages]. Gradients of those that `comes_back` [values] says come back."""
+
+    seconds: Floats
+    link: Integers
+    buffered: Floats
+    given: Floats
+    kept: Floats
+    comes_back: Booleans
 
 
 class Pipeline(NamedTuple):
-    """What does not change. `seconds` [kinds, items] are infinite where a device of the kind cannot run the item.
+    """What does not change. `maker` [values] is -1 for what the caller gives to the first stage; `is_returned` values
+    go to the last. Lists stand from one first to the next: `reader` by value, without its maker, and `touched` values,
+    `before` and `after` by item.
 
-    `maker` [values] is -1 for what the caller gives to the first stage; `is_returned` values go to the last. Lists
-    stand from one first to the next: `reader` by value, without its maker, and `touched` values, `before` and `after`
-    by item. A value from one stage to another is paid by both, `sent` and `received` [links, values], each stage that
-    sends it once, at the dearest link; and each direction of a stage the largest `latency` [links] of those that it
-    uses. `held` [items] and `buffered` [values] are bytes, `room` [stages] what may be used of them.
+    `link` [devices, devices] of those that are unlike: each direction of a stage pays the largest `latency` [passes,
+    links] of those that it uses; `handover` [passes, links]: how long the sender is at it before a receiver that waits
+    can begin. `kind`, `alike` and `memory` [devices]. `fixed` [stages] bytes that are used besides, wherever items are.
+
+    `may_be_idle`: stages but for the first and the last may hold nothing. One of `steps_per_exchange` steps, 0: none,
+    has two stages change devices, after which all is counted again. `by_last_end`: when the last pass ends, with stages
+    in `turns`, is to be least.
+
+    Functions that are called several times a step are given few arrays: each one costs a call some nanoseconds.
     """
 
-    seconds: Floats
-    kind_of_stage: Integers
+    of_items: ItemCosts
+    of_values: ValueCosts
     maker: Integers
     is_returned: Booleans
     reader_first: Integers
@@ -47,59 +90,67 @@ class Pipeline(NamedTuple):
     after_first: Integers
     after: Integers
     link: Integers
-    sent: Floats
-    received: Floats
     latency: Floats
-    held: Floats
-    buffered: Floats
-    room: Floats
+    handover: Floats
+    kind: Integers
+    alike: Integers
+    memory: Floats
+    fixed: Floats
+    may_be_idle: bool
+    steps_per_exchange: int
+    by_last_end: bool
+    turns: Turns
 
 
 class State(NamedTuple):
-    """What a search changes. `readers` [values, stages] count items, and the caller; `stages_reading` [values] those
-    with any. `messages` [stages, stages]: values from one to the other. `waits` [2, stages]: latencies paid.
+    """What a search changes. `stage` [items], `device` [stages]. `readers` [values, stages] count items, and the
+    caller; `stages_reading` [values] those with any. `messages` [passes, stages, stages]: values from one to the other,
+    or whose gradients come back from the other. `sums` [NUM_SUMS, stages], without latencies; `waits` [3, 2, stages] of
+    those that were last filled in, of what is taken, what is sent, and until what is sent is handed over. `num_items`
+    [stages].
 
     `beside` [2, items]: of an item's neighbours behind and before it, how many share its stage. `able` [2, items], the
     first `num_able` of each row: those with none, that can move to a later and to an earlier stage; `place` in it, -1
-    for none. `best`: of `best_value[0]`.
+    for none. `best` and `best_device`: of `best_value[0]`. `value`: of the energy that was last asked for.
     """
 
     stage: Integers
+    device: Integers
     readers: Integers
     stages_reading: Integers
     messages: Integers
+    sums: Floats
     waits: Floats
-    load: Floats
-    used: Floats
     num_items: Integers
     beside: Integers
     able: Integers
     num_able: Integers
     place: Integers
     moved: Integers
+    rank: Integers
     random: Random
     best: Integers
+    best_device: Integers
     best_value: Floats
+    value: Floats
 
 
 @compiled
 def recount(pipeline: Pipeline, state: State) -> None:
-    """Everything from `stage` alone."""
-    num_stages, num_items = state.load.size, state.stage.size
+    """Everything from `stage` and `device` alone."""
+    num_stages, num_items = state.device.size, state.stage.size
     state.readers[:, :] = 0
     state.stages_reading[:] = 0
-    state.messages[:, :] = 0
-    state.waits[:, :] = 0.0
-    state.load[:] = 0.0
-    state.used[:] = 0.0
+    state.messages[:, :, :] = 0
+    state.sums[:, :] = 0.0
+    state.sums[USED] = pipeline.fixed
     state.num_items[:] = 0
     state.place[:, :] = -1
     state.num_able[:] = 0
     for item in range(num_items):
         stage = state.stage[item]
-        state.load[stage] += pipeline.seconds[pipeline.kind_of_stage[stage], item]
-        state.used[stage] += pipeline.held[item]
-        state.num_items[stage] += 1
+        kind = pipeline.kind[state.device[stage]]
+        _hold(pipeline.of_items, state.sums, state.num_items, item, stage, kind, 1)
         for way in range(2):
             state.beside[way, item] = 0
         for at in range(pipeline.after_first[item], pipeline.after_first[item + 1]):
@@ -109,63 +160,67 @@ def recount(pipeline: Pipeline, state: State) -> None:
         _list(state, item, num_stages)
     for value in range(pipeline.maker.size):
         for at in range(pipeline.reader_first[value], pipeline.reader_first[value + 1]):
-            _count(state, value, state.stage[pipeline.reader[at]], 1)
+            _count(state.readers, state.stages_reading, value, state.stage[pipeline.reader[at]], 1)
         if pipeline.is_returned[value]:
-            _count(state, value, num_stages - 1, 1)
-        _pay(pipeline, state, value, 1)
+            _count(state.readers, state.stages_reading, value, num_stages - 1, 1)
+        _pay_for(pipeline, state, value, 1)
 
 
 @compiled
-def _count(state: State, value: int, stage: int, change: int) -> None:
-    before = state.readers[value, stage]
-    state.readers[value, stage] = before + change
+def _hold(items: ItemCosts, sums: Floats, num_items: Integers, item: int, stage: int, kind: int, sign: int) -> None:
+    """Adds the item to what the stage, on a device of the kind, computes and holds, or takes it back."""
+    for row in range(items.seconds.shape[0]):
+        sums[WORK + row, stage] += sign * items.seconds[row, kind, item]
+    sums[USED, stage] += sign * (items.held[item] + items.kept[stage] * items.saved[item])
+    num_items[stage] += sign
+
+
+@compiled
+def _count(readers: Integers, stages_reading: Integers, value: int, stage: int, change: int) -> None:
+    before = readers[value, stage]
+    readers[value, stage] = before + change
     if before == 0:
-        state.stages_reading[value] += 1
+        stages_reading[value] += 1
     elif before + change == 0:
-        state.stages_reading[value] -= 1
+        stages_reading[value] -= 1
 
 
 @compiled
-def _pay(pipeline: Pipeline, state: State, value: int, sign: int) -> None:
+def _pay_for(pipeline: Pipeline, state: State, value: int, sign: int) -> None:
     """Adds what stages pay for the value as readers stand now, or takes it back."""
-    num_stages = state.load.size
     source = 0 if pipeline.maker[value] < 0 else state.stage[pipeline.maker[value]]
     left = state.stages_reading[value]
     if state.readers[value, source] > 0:
         left -= 1
-    if left == 0:
-        return
-    dearest, target = 0.0, source
-    while left > 0:
-        target = target + 1 if target + 1 < num_stages else 0
-        if state.readers[value, target] == 0 or target == source:
-            continue
-        left -= 1
-        link = pipeline.link[source, target]
-        dearest = max(dearest, pipeline.sent[link, value])
-        state.load[target] += sign * pipeline.received[link, value]
-        state.used[target] += sign * pipeline.buffered[value]
-        before = state.messages[source, target]
-        state.messages[source, target] = before + sign
-        if before == 0 or before + sign == 0:
-            _wait(pipeline, state, source, target)
-    state.load[source] += sign * dearest
-    state.used[source] += sign * pipeline.buffered[value]
+    if left > 0:
+        _pay(pipeline.of_values, state.device, state.readers, state.messages, state.sums, value, source, left, sign)
 
 
 @compiled
-def _wait(pipeline: Pipeline, state: State, source: int, target: int) -> None:
-    """The latencies of what the one sends and the other receives, once more."""
-    sent, received = 0.0, 0.0
-    for other in range(state.load.size):
-        if state.messages[source, other] > 0:
-            sent = max(sent, pipeline.latency[pipeline.link[source, other]])
-        if state.messages[other, target] > 0:
-            received = max(received, pipeline.latency[pipeline.link[other, target]])
-    state.load[source] += sent - state.waits[0, source]
-    state.load[target] += received - state.waits[1, target]
-    state.waits[0, source] = sent
-    state.waits[1, target] = received
+def _pay(
+    values: ValueCosts, device: Integers, readers: Integers, messages: Integers, sums: Floats,
+    value: int, source: int, left: int, sign: int,
+) -> None:  # fmt: skip
+    """Between the stage that makes the value and `left` others that read it."""
+    num_stages, own, goes_back = device.size, device[source], values.comes_back[value]
+    dearest, dearest_back, target = 0.0, 0.0, source
+    while left > 0:
+        target = target + 1 if target + 1 < num_stages else 0
+        if readers[value, target] == 0 or target == source:
+            continue
+        left -= 1
+        link = values.link[own, device[target]]
+        dearest = max(dearest, values.seconds[FORWARD, 0, link, value])
+        sums[TAKEN + FORWARD, target] += sign * values.seconds[FORWARD, 1, link, value]
+        sums[USED, target] += sign * (values.buffered[value] + values.kept[target] * values.given[value])
+        messages[FORWARD, source, target] += sign
+        if goes_back:
+            dearest_back = max(dearest_back, values.seconds[BACKWARD, 0, link, value])
+            sums[SENT + BACKWARD, target] += sign * values.seconds[BACKWARD, 1, link, value]
+            messages[BACKWARD, source, target] += sign
+    sums[SENT + FORWARD, source] += sign * dearest
+    sums[TAKEN + BACKWARD, source] += sign * dearest_back
+    sums[USED, source] += sign * values.buffered[value]
 
 
 @compiled
@@ -198,28 +253,31 @@ def _shift(pipeline: Pipeline, state: State, item: int, target: int) -> None:
 @compiled
 def _carry(pipeline: Pipeline, state: State, item: int, target: int) -> None:
     """The item with all that it costs. Which items are able to move is left as it was."""
-    origin = state.stage[item]
-    for at in range(pipeline.touched_first[item], pipeline.touched_first[item + 1]):
+    origin, readers = state.stage[item], state.readers
+    first, last = pipeline.touched_first[item], pipeline.touched_first[item + 1]
+    for at in range(first, last):
         value = pipeline.touched[at]
-        _pay(pipeline, state, value, -1)
-        if pipeline.maker[value] != item:
-            _count(state, value, origin, -1)
-            _count(state, value, target, 1)
+        is_read = pipeline.maker[value] != item
+        # It makes no difference where others of both stages read it.
+        if not is_read or readers[value, origin] == 1 or readers[value, target] == 0:
+            _pay_for(pipeline, state, value, -1)
+        if is_read:
+            _count(readers, state.stages_reading, value, origin, -1)
+            _count(readers, state.stages_reading, value, target, 1)
     state.stage[item] = target
-    for at in range(pipeline.touched_first[item], pipeline.touched_first[item + 1]):
-        _pay(pipeline, state, pipeline.touched[at], 1)
-    state.load[origin] -= pipeline.seconds[pipeline.kind_of_stage[origin], item]
-    state.load[target] += pipeline.seconds[pipeline.kind_of_stage[target], item]
-    state.used[origin] -= pipeline.held[item]
-    state.used[target] += pipeline.held[item]
-    state.num_items[origin] -= 1
-    state.num_items[target] += 1
+    for at in range(first, last):
+        value = pipeline.touched[at]
+        if pipeline.maker[value] == item or readers[value, target] == 1 or readers[value, origin] == 0:
+            _pay_for(pipeline, state, value, 1)
+    kinds, device = pipeline.kind, state.device
+    _hold(pipeline.of_items, state.sums, state.num_items, item, origin, kinds[device[origin]], -1)
+    _hold(pipeline.of_items, state.sums, state.num_items, item, target, kinds[device[target]], 1)
 
 
 @compiled
 def _list_with_neighbours(pipeline: Pipeline, state: State, item: int, origin: int) -> None:
     """After the item came from `origin`."""
-    target, num_stages = state.stage[item], state.load.size
+    target, num_stages = state.stage[item], state.device.size
     for way in range(2):
         first, others = pipeline.after_first, pipeline.after
         if way == _EARLIER:
@@ -242,7 +300,7 @@ def _list_with_neighbours(pipeline: Pipeline, state: State, item: int, origin: i
 def _furthest(pipeline: Pipeline, state: State, item: int, way: int) -> int:
     """The stage that the item's neighbours leave open to it."""
     if way == _LATER:
-        stage = state.load.size - 1
+        stage = state.device.size - 1
         for at in range(pipeline.after_first[item], pipeline.after_first[item + 1]):
             stage = min(stage, state.stage[pipeline.after[at]])
         return stage
@@ -254,9 +312,11 @@ def _furthest(pipeline: Pipeline, state: State, item: int, way: int) -> int:
 
 @compiled
 def _can_move(pipeline: Pipeline, state: State, item: int, target: int) -> bool:
-    """Not from a stage that has no other, nor to a device that cannot run it."""
-    runs = pipeline.seconds[pipeline.kind_of_stage[target], item] < np.inf
-    return bool(runs and state.num_items[state.stage[item]] > 1)
+    """Not to a device that cannot run it, nor from a stage that may not be without it."""
+    origin = state.stage[item]
+    runs = pipeline.of_items.seconds[FORWARD, pipeline.kind[state.device[target]], item] < np.inf
+    may_leave = state.num_items[origin] > 1 or (pipeline.may_be_idle and 0 < origin < state.device.size - 1)
+    return bool(runs and may_leave)
 
 
 @compiled
@@ -285,29 +345,132 @@ def _move(pipeline: Pipeline, state: State, first: int, target: int, way: int, l
 
 
 @compiled
-def _energy(pipeline: Pipeline, state: State, scale: float, doublings: int) -> float:
-    energy = 0.0
-    for stage in range(state.load.size):
-        power = state.load[stage] * scale
+def energy(pipeline: Pipeline, state: State, passes: Passes, doublings: int, limit: float) -> float:
+    """Fills in the `value`; infinite where the energy is above the limit for certain."""
+    num_stages, sums, scale, over = state.device.size, state.sums, 1.0 / state.best_value[0], 0.0
+    for stage in range(num_stages):
+        room = pipeline.memory[state.device[stage]]
+        if sums[USED, stage] > room:
+            over += _OVERFLOW * (sums[USED, stage] - room) / max(1.0, room)
+    _wait(state.messages, pipeline.link, pipeline.latency, pipeline.handover, state.device, state.waits)
+    total, most = 0.0, 0.0
+    for stage in range(num_stages):
+        own = load(sums, state.waits, stage)
+        most, power = max(most, own), own * scale
+        if pipeline.by_last_end:
+            total += (power * pipeline.turns.microbatches) ** 2
+            continue
         for _ in range(doublings):
             power *= power
-        over = state.used[stage] - pipeline.room[stage]
-        energy += power + (_OVERFLOW * over / max(1.0, pipeline.room[stage]) if over > 0.0 else 0.0)
-    return energy
+        total += power
+    if not pipeline.by_last_end:
+        state.value[0] = most
+        return total + over
+    rest = over + _EVENNESS * np.sqrt(total / num_stages)
+    if rest > limit:
+        return np.inf
+    count = _fill(sums, state.waits, state.messages, state.num_items, state.rank, pipeline.turns.splits, passes)
+    state.value[0] = last_end(pipeline.turns, passes, count, (limit - rest) / scale)
+    whole: float = rest + state.value[0] * scale
+    return whole
+
+
+@compiled
+def load(sums: Floats, waits: Floats, stage: int) -> float:
+    """Seconds of one microbatch, with latencies as they were last filled in."""
+    total = 0.0
+    for way in range(2):
+        total += sums[WORK + way, stage] + sums[TAKEN + way, stage] + sums[SENT + way, stage]
+        total += waits[_TAKEN, way, stage] + waits[_SENT, way, stage]
+    return total
+
+
+@compiled
+def _wait(
+    messages: Integers, links: Integers, latency: Floats, handover: Floats, device: Integers, waits: Floats
+) -> None:
+    """Fills in the latencies that each stage pays, and how long what it makes is handed over."""
+    num_stages = device.size
+    waits[:, :, :] = 0.0
+    for way in range(messages.shape[0]):
+        for source in range(num_stages):
+            for target in range(source + 1, num_stages):
+                if messages[way, source, target] == 0:
+                    continue
+                link = links[device[source], device[target]]
+                first, last = (source, target) if way == FORWARD else (target, source)
+                waits[_SENT, way, first] = max(waits[_SENT, way, first], latency[way, link])
+                waits[_TAKEN, way, last] = max(waits[_TAKEN, way, last], latency[way, link])
+                waits[_HANDED, way, first] = max(waits[_HANDED, way, first], handover[way, link])
+
+
+@compiled
+def _fill(
+    sums: Floats, waits: Floats, messages: Integers, num_items: Integers, rank: Integers, splits: bool, passes: Passes
+) -> int:
+    """The passes of stages that hold something, one stage after the other. How many these are."""
+    count, sources, num_sources, returns = 0, passes.sources, passes.num_sources, messages.shape[0] > BACKWARD
+    for stage in range(num_items.size):
+        if num_items[stage] == 0:
+            continue
+        rank[stage] = count
+        for way in range(2):
+            own = sums[TAKEN + way, stage] + waits[_TAKEN, way, stage] + sums[WORK + way, stage]
+            passes.lag[way, count] = own + waits[_HANDED, way, stage]
+            passes.seconds[way, count] = own
+            if returns:
+                # A lone batch is over when all have computed, whatever some are still sending.
+                passes.seconds[way, count] += sums[SENT + way, stage] + waits[_SENT, way, stage]
+            num_sources[way, count] = 0
+        gives_back = False
+        for other in range(stage):
+            giver = rank[other]
+            if messages[FORWARD, other, stage] > 0:
+                sources[FORWARD, count, num_sources[FORWARD, count]] = giver
+                num_sources[FORWARD, count] += 1
+            if returns and messages[BACKWARD, other, stage] > 0:
+                sources[BACKWARD, giver, num_sources[BACKWARD, giver]] = count
+                num_sources[BACKWARD, giver] += 1
+                gives_back = True
+        if num_sources[FORWARD, count] == 0 and count > 0:
+            # In a step it hears of a microbatch from the stage before it, of a lone batch when that one does.
+            if returns:
+                sources[FORWARD, count, 0] = count - 1
+                num_sources[FORWARD, count] = 1
+            elif num_sources[FORWARD, count - 1] > 0:
+                sources[FORWARD, count, 0] = sources[FORWARD, count - 1, 0]
+                num_sources[FORWARD, count] = 1
+        if splits:
+            passes.weights[count] = sums[WORK + (_WEIGHTS if gives_back else BACKWARD), stage]
+            passes.lag[BACKWARD, count] -= passes.weights[count]
+            passes.seconds[BACKWARD, count] -= passes.weights[count]
+        count += 1
+    return count
 
 
 @compiled
 def _keep_if_best(pipeline: Pipeline, state: State) -> None:
-    value = state.load.max()
-    if value < state.best_value[0] * (1.0 - 1e-12) and (state.used <= pipeline.room).all():
-        state.best_value[0] = value
-        state.best[:] = state.stage
+    if state.value[0] >= state.best_value[0] * (1.0 - 1e-12):
+        return
+    for stage in range(state.device.size):
+        if state.sums[USED, stage] > pipeline.memory[state.device[stage]]:
+            return
+    state.best_value[0] = state.value[0]
+    state.best[:] = state.stage
+    state.best_device[:] = state.device
+
+
+@compiled
+def _exchange_devices(pipeline: Pipeline, state: State, one: int, other: int) -> None:
+    state.device[one], state.device[other] = state.device[other], state.device[one]
+    recount(pipeline, state)
 
 
 @compiled
 def anneal(
     pipeline: Pipeline,
     state: State,
+    passes: Passes,
     exponential: Floats,
     start: float,
     ends: Floats,
@@ -316,13 +479,26 @@ def anneal(
 ) -> None:
     """`num_steps` steps, the temperature falling with the square of what is left of the round: `ends` of [1, 0].
 
-    `start` is the round's first temperature in units of one device at the best value's energy; loads enter the energy
-    as their power 2 ** doublings.
+    `start` is the round's first temperature, in units of one device at the best value's energy, where loads enter it as
+    their power 2 ** doublings; or in shares of the best step.
     """
-    scale, random = 1.0 / state.best_value[0], state.random
-    energy = _energy(pipeline, state, scale, doublings)
+    random, num_stages = state.random, state.device.size
+    here = energy(pipeline, state, passes, doublings, np.inf)
     for step in range(num_steps):
         left = ends[0] + (ends[1] - ends[0]) * (step / num_steps)
+        if pipeline.steps_per_exchange > 0 and draw(random, pipeline.steps_per_exchange) == 0:
+            one, other = draw(random, num_stages), draw(random, num_stages)
+            if pipeline.alike[state.device[one]] == pipeline.alike[state.device[other]]:
+                continue
+            limit = here + start * left * left * exponential[draw(random, exponential.size)]
+            _exchange_devices(pipeline, state, one, other)
+            after = energy(pipeline, state, passes, doublings, limit)
+            if after <= limit:
+                here = after
+                _keep_if_best(pipeline, state)
+            else:
+                _exchange_devices(pipeline, state, one, other)
+            continue
         able = state.num_able[_LATER] + state.num_able[_EARLIER]
         if able == 0:
             return
@@ -333,22 +509,26 @@ def anneal(
         target, kind = origin + sign, draw(random, 16)
         if kind == 0:
             target += sign * draw(random, max(1, sign * (_furthest(pipeline, state, item, way) - origin)))
-        allowance = start * left * left * exponential[draw(random, exponential.size)]
+        elif pipeline.may_be_idle and draw(random, _STEPS_PER_BEGIN) > 0:
+            # The last and the first stage are never without any.
+            while state.num_items[target] == 0:
+                target += sign
+        limit = here + start * left * left * exponential[draw(random, exponential.size)]
         if kind < _SINGLES:
             if not _can_move(pipeline, state, item, target):
                 continue
             _carry(pipeline, state, item, target)
-            after = _energy(pipeline, state, scale, doublings)
-            if after - energy > allowance:
+            after = energy(pipeline, state, passes, doublings, limit)
+            if after > limit:
                 _carry(pipeline, state, item, origin)
                 continue
             _list_with_neighbours(pipeline, state, item, origin)
         else:
             size = _move(pipeline, state, item, target, way, 2 << draw(random, _OCTAVES))
-            after = _energy(pipeline, state, scale, doublings)
-            if after - energy > allowance:
+            after = energy(pipeline, state, passes, doublings, limit)
+            if after > limit:
                 for index in range(size - 1, -1, -1):
                     _shift(pipeline, state, state.moved[index], origin)
                 continue
-        energy = after
+        here = after
         _keep_if_best(pipeline, state)

@@ -11,6 +11,7 @@ A lone batch        exact_latency: branch and bound over all stages and devices;
 By relaxation       relaxation: the additive model, and the way back from it to stages
 Loops, compiled     ideal_stages_kernel, ideal_groups_kernel, least_step_kernel
 Made better         cut_search (cuts and devices moved on the true objective, and joins that cost nothing), bundle_moves
-                    (bundles from stage to stage, in any order), replicated (copies on idle devices)
+                    (bundles from stage to stage, in any order: for the bottleneck, a step and a lone batch),
+                    replicated (copies on idle devices)
 What to say         reasons: why each stage ends where it does
 """

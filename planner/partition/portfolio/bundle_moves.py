@@ -1,8 +1,13 @@
-"""Bundles moved between the stages of a plan, whatever order of the program that asks for: of the bottleneck.
+"""Bundles moved between the stages of a plan, whatever order of the program that asks for: for the bottleneck, for a
+training step, and for a lone batch.
 
 Cuts of an order leave out most stages of a program with many orders (cells of a dozen branches each, as in NASNet):
-there plans take up to a seventh less. Loads are those of `evaluate`; of memory, what the plan in hand needs besides its
-states and buffers is taken to stay as it is, and what then does not fit is left less room.
+there plans take up to a seventh less. Nor do stages of an order's segments run side by side, as experts and encoders
+can: a pipeline of such stages fills and drains sooner. So where seconds count that a microbatch is on its way, devices
+that are idle stand between the stages too, to begin one on, and stages change devices.
+
+Loads and ends of passes are those of `evaluate`. Of memory, what the plan in hand needs besides its states, its buffers
+and what it saves for backward passes is taken to stay as it is, and what then does not fit is left less room.
 """
 
 from __future__ import annotations
@@ -12,12 +17,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.partition.ordered.hosts import distinct_rows
-from planner.partition.placement.stage_moves import Costs, Flow, is_too_large, with_items_moved
+from planner.partition.assignment import Assignment
+from planner.partition.objective import Objective
+from planner.partition.ordered.hosts import distinct_rows, hosts_of
+from planner.partition.placement.stage_moves import Costs, Flow, Moved, is_too_large, with_items_moved
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 from planner.partition.score import Scored, score
+from planner.partition.training.memory import kept_microbatches
+from planner.partition.turns_kernel import ONCE, Turns, turns_of
 
 # Of which each has half the steps of the one before.
 _TRIALS = 3
@@ -32,32 +41,81 @@ def offer_moved_bundles(portfolio: Portfolio) -> None:
     devices = best.assignment.device_of_stage
     if len(devices) == 1 or len(set(devices)) < len(devices):
         return
-    flow, links = _flow(problem, portfolio.bundles), _links(problem, np.array(devices, dtype=np.int64))
-    if is_too_large(flow, len(devices), links.latency.size):
+    _offer_moved_from(portfolio, best)
+
+
+def _offer_moved_from(portfolio: Portfolio, start: Scored) -> None:
+    problem, request, bundles = portfolio.problem, portfolio.request, portfolio.bundles
+    turns = _turns(problem, request.objective)
+    slots = _Slots.of(problem, start.assignment, with_idle=turns is not None and not request.num_stages)
+    flow, links = _flow(problem, bundles), _links(problem)
+    if is_too_large(flow, slots.device.size, links.seconds_per_byte.shape[1]):
         return
-    costs = _costs(problem, portfolio.bundles, best, links)
-    start = np.empty(portfolio.bundles.count, dtype=np.int64)
-    start[portfolio.bundles.bundle_of_node] = best.assignment.stage_of_node
+    costs = _costs(problem, bundles, start, slots, links, turns)
+    stage_of_bundle = np.empty(bundles.count, dtype=np.int64)
+    stage_of_bundle[bundles.bundle_of_node] = slots.slot_of_stage[list(start.assignment.stage_of_node)]
     for trial in range(_TRIALS):
         moved = with_items_moved(
             flow,
             costs,
-            start,
+            stage_of_bundle,
+            slots.device,
             effort=request.effort / (1 << trial),
             target_seconds=portfolio.bound,
             out_of_time=request.out_of_time,
         )
-        scored = portfolio.offer(portfolio.bundles.assignment(moved, devices))
+        scored = portfolio.offer(_assignment(bundles, moved))
         if scored is None or scored.fits:
             return
-        missing = np.array([stage.peak_bytes for stage in scored.evaluation.stages]) - _memory(problem, best)
-        costs = replace(costs, spare=np.maximum(costs.spare - np.maximum(missing, 0), 0.0))
+        missing, used = np.zeros(slots.device.size), np.unique(moved.stage_of_item)
+        missing[used] = -_spare(problem, scored)
+        costs = replace(costs, spare=np.maximum(costs.spare - np.maximum(missing, 0.0), 0.0))
 
 
-def _memory(problem: PartitionProblem, scored: Scored) -> Integers:
-    """[stages] of the device of each."""
-    memory: Integers = problem.device_memory_bytes[list(scored.assignment.device_of_stage)]
-    return memory
+def _spare(problem: PartitionProblem, scored: Scored) -> Floats:
+    """[stages] bytes that the device of each has left."""
+    peaks = np.array([stage.peak_bytes for stage in scored.evaluation.stages], dtype=np.float64)
+    spare: Floats = problem.device_memory_bytes[list(scored.assignment.device_of_stage)] - peaks
+    return spare
+
+
+def _turns(problem: PartitionProblem, objective: Objective) -> Turns | None:
+    """Of what is to be over soon; None for the bottleneck."""
+    if objective is Objective.STEP_TIME:
+        assert problem.training is not None
+        return turns_of(problem.training)
+    return ONCE if objective is Objective.LATENCY else None
+
+
+def _assignment(bundles: Bundles, moved: Moved) -> Assignment:
+    used, stage_of_bundle = np.unique(moved.stage_of_item, return_inverse=True)
+    return bundles.assignment(stage_of_bundle, tuple(moved.device_of_stage[used].tolist()))
+
+
+class _Slots(NamedTuple):
+    """Stages and, if these may be idle, room for others between them: the `device` [slots] of each, and the
+    `slot_of_stage` [stages]."""
+
+    device: Integers
+    slot_of_stage: Integers
+    may_be_idle: bool
+
+    @classmethod
+    def of(cls, problem: PartitionProblem, assignment: Assignment, *, with_idle: bool) -> _Slots:
+        """Devices that are idle stand behind stages on their hosts, one behind each in turn, or behind the last but
+        one: never at either end, where the caller is."""
+        devices = list(assignment.device_of_stage)
+        behind: list[list[int]] = [[] for _ in devices]
+        hosts, inner = hosts_of(problem).host_of_device, range(len(devices) - 1)
+        idle = sorted(set(range(problem.num_devices)) - set(devices)) if with_idle and inner else []
+        for device in idle:
+            near = [stage for stage in inner if hosts[devices[stage]] == hosts[device]] or [inner[-1]]
+            behind[min(near, key=lambda stage: len(behind[stage]))].append(device)
+        slots, slot_of_stage = list[int](), list[int]()
+        for device, others in zip(devices, behind, strict=True):
+            slot_of_stage.append(len(slots))
+            slots += [device, *others]
+        return cls(np.array(slots, dtype=np.int64), np.array(slot_of_stage, dtype=np.int64), with_idle)
 
 
 def _flow(problem: PartitionProblem, bundles: Bundles) -> Flow:
@@ -68,48 +126,83 @@ def _flow(problem: PartitionProblem, bundles: Bundles) -> Flow:
         bundles.count,
         maker=np.where(problem.value_producer >= 0, bundle[problem.value_producer], -1),
         is_returned=problem.value_returned,
+        comes_back=(problem.value_gradient_bytes > 0) & (problem.training is not None),
         reads=(problem.read_value, bundle[problem.read_node]),
         arcs=(tails, heads),
     )
 
 
-def _costs(problem: PartitionProblem, bundles: Bundles, start: Scored, links: _Links) -> Costs:
-    kinds = distinct_rows(problem.work_seconds)
-    sent = np.outer(links.seconds_per_byte, problem.value_bytes)
+def _costs(
+    problem: PartitionProblem, bundles: Bundles, start: Scored, slots: _Slots, links: _Links, turns: Turns | None
+) -> Costs:
+    passes, moved = [problem.compute_seconds], [np.outer(links.seconds_per_byte[0], problem.value_bytes)]
     if problem.training is not None:
-        sent += np.outer(links.seconds_per_byte_back, problem.value_gradient_bytes)
-    states = np.zeros(problem.num_nodes)
-    # By its first user: where another stage uses it too, that is among what stays as it is.
-    users, first = np.unique(problem.use_state, return_index=True)
-    np.add.at(states, problem.use_node[first], problem.whole_state_bytes[users])
+        passes.append(problem.backward_seconds(recomputed=problem.recomputes_activations, is_split=True))
+        moved.append(np.outer(links.seconds_per_byte[1], problem.value_gradient_bytes))
+    if turns is not None and turns.splits:
+        passes.append(problem.weight_seconds)
+    kinds = distinct_rows(np.hstack(passes) if len(passes) > 1 else passes[0])
+    memory = problem.device_memory_bytes.astype(np.float64)
+    rows = kinds.rows.reshape(-1, problem.num_nodes)
+    seconds: Floats = np.stack([np.bincount(bundles.bundle_of_node, row, bundles.count) for row in rows], dtype=float)
+    spare = memory[slots.device]
+    spare[slots.slot_of_stage] = _spare(problem, start)
+    alike = hosts_of(problem).alike
     return Costs(
-        seconds=np.stack([np.bincount(bundles.bundle_of_node, row, bundles.count) for row in kinds.rows]),
-        kind_of_stage=kinds.kind_of_row[list(start.assignment.device_of_stage)],
+        seconds=seconds.reshape(-1, len(passes), bundles.count).transpose(1, 0, 2),
+        by_maker=np.stack(moved),
+        by_reader=np.stack(moved),
+        latency=links.latency[: len(moved)],
+        handover=links.handover[: len(moved)],
+        **_bytes(problem, bundles, slots.device.size),
         link=links.of_pair,
-        sent=sent,
-        received=sent,
-        latency=links.latency,
-        held=np.bincount(bundles.bundle_of_node, states, bundles.count).astype(np.float64),
-        buffered=problem.microbatches_in_flight * problem.value_bytes.astype(np.float64),
-        spare=(_memory(problem, start) - [stage.peak_bytes for stage in start.evaluation.stages]).astype(np.float64),
+        kind=kinds.kind_of_row,
+        alike=np.array([alike[device][0] for device in range(problem.num_devices)]),
+        memory=memory,
+        spare=spare,
+        may_be_idle=slots.may_be_idle,
+        turns=turns,
     )
 
 
+def _bytes(problem: PartitionProblem, bundles: Bundles, num_slots: int) -> dict[str, Floats]:
+    """What bundles hold, states by their first user: where another stage uses one too, that is among what stays as it
+    is. What values and gradients for backward passes take, for each microbatch that a stage keeps."""
+    training, owner = problem.training, bundles.bundle_of_node
+    users, first = np.unique(problem.use_state, return_index=True)
+    held = np.bincount(owner[problem.use_node[first]], problem.whole_state_bytes[users], bundles.count)
+    buffered = problem.microbatches_in_flight * problem.value_bytes.astype(np.float64)
+    if training is None:
+        return {"held": held.astype(np.float64), "buffered": buffered}
+    own = problem.made_roots
+    saved = np.bincount(owner, problem.node_kept_bytes, bundles.count)
+    saved += np.bincount(owner[problem.root_producer[own]], problem.root_saved_bytes[own], bundles.count)
+    is_read_back = np.zeros(problem.num_values, dtype=np.bool_)
+    is_read_back[problem.read_value[problem.node_has_gradient[problem.read_node]]] = True
+    if problem.recomputes_activations:
+        # Once, and not for each microbatch; and all that comes in.
+        held, saved, is_read_back = held + saved, np.zeros_like(saved), np.ones_like(is_read_back)
+    return {
+        "held": held.astype(np.float64),
+        "buffered": buffered,
+        "saved": saved.astype(np.float64),
+        "given": np.where(is_read_back, problem.value_bytes, 0.0),
+        "kept": np.array([kept_microbatches(training, num_slots, slot) for slot in range(num_slots)], dtype=np.float64),
+    }
+
+
 class _Links(NamedTuple):
-    """`of_pair` [stages, stages] of those that are unlike."""
+    """`of_pair` [devices, devices] of those that are unlike; of each, [2, links] there and back."""
 
     of_pair: Integers
     latency: Floats
     seconds_per_byte: Floats
-    seconds_per_byte_back: Floats
+    handover: Floats
 
 
-def _links(problem: PartitionProblem, devices: Integers) -> _Links:
-    pairs = np.ix_(devices, devices)
-    latency, per_byte = problem.link_latency_seconds[pairs], problem.link_seconds_per_byte[pairs]
-    if problem.training is None:
-        all_of_pair = np.stack([latency, per_byte, np.zeros_like(per_byte)], axis=2)
-    else:
-        all_of_pair = np.stack([latency + latency.T, per_byte, per_byte.T], axis=2)
-    unlike, of_pair = np.unique(all_of_pair.reshape(-1, 3), axis=0, return_inverse=True)
-    return _Links(of_pair.reshape(latency.shape).astype(np.int64), *unlike.T.copy())
+def _links(problem: PartitionProblem) -> _Links:
+    costs = problem.link_latency_seconds, problem.link_seconds_per_byte, problem.link_handover_seconds
+    pairs = np.stack([one for cost in costs for one in (cost, cost.T)], axis=2)
+    unlike, of_pair = np.unique(pairs.reshape(-1, 6), axis=0, return_inverse=True)
+    of_pair = of_pair.reshape(pairs.shape[:2]).astype(np.int64)
+    return _Links(of_pair, *unlike.T.reshape(3, 2, -1).copy())

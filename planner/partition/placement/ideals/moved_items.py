@@ -26,10 +26,11 @@ def move_items(items: Items, incumbent: StagesIncumbent, bound: float, out_of_ti
     flow = _flow(problem, items)
     if is_too_large(flow, devices.size, problem.num_classes**2):
         return
-    moved = with_items_moved(
+    moved, _ = with_items_moved(
         flow,
         _costs(problem, items, devices, incumbent.devices),
         stage_of_device[device_of_item],
+        np.arange(devices.size),
         effort=1.0,
         target_seconds=bound,
         out_of_time=out_of_time,
@@ -51,6 +52,7 @@ def _flow(problem: PlacementProblem, items: Items) -> Flow:
         items.num_items,
         maker=items.item_of_node[problem.tensor_producer],
         is_returned=np.zeros(problem.num_tensors, dtype=np.bool_),
+        comes_back=np.zeros(problem.num_tensors, dtype=np.bool_),
         reads=(problem.read_tensor, items.item_of_node[problem.read_node]),
         arcs=(items.arc_source, items.arc_target),
     )
@@ -59,16 +61,17 @@ def _flow(problem: PlacementProblem, items: Items) -> Flow:
 def _costs(problem: PlacementProblem, items: Items, devices: Integers, device_of_node: Integers) -> Costs:
     """What a device pays for a tensor depends on its own class alone."""
     kinds, count = problem.class_of_device[devices], problem.num_classes
-    pays = problem.transfer_seconds
-    spare = problem.class_bytes[kinds] - device_bytes(problem, device_of_node)[devices]
+    rows, pays, memory = problem.seconds, problem.transfer_seconds, np.nan_to_num(problem.class_bytes[kinds])
+    seconds = np.stack([np.bincount(items.item_of_node, row, items.num_items) for row in rows], dtype=np.float64)
     return Costs(
-        seconds=np.stack([np.bincount(items.item_of_node, row, items.num_items) for row in problem.seconds]),
-        kind_of_stage=kinds,
-        link=kinds[:, None] * count + kinds,
-        sent=np.repeat(pays, count, axis=0),
-        received=np.tile(pays, (count, 1)),
-        latency=np.zeros(count * count),
+        seconds=seconds[None],
+        by_maker=np.repeat(pays, count, axis=0)[None],
+        by_reader=np.tile(pays, (count, 1))[None],
+        latency=np.zeros((1, count * count)),
         held=np.bincount(items.item_of_node, problem.node_bytes, items.num_items).astype(np.float64),
         buffered=np.zeros(problem.num_tensors),
-        spare=spare,
+        link=kinds[:, None] * count + kinds,
+        kind=kinds,
+        memory=memory,
+        spare=memory - device_bytes(problem, device_of_node)[devices],
     )

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 from planner.partition.arcs import components, distinct_arcs
-from planner.partition.placement import stage_moves, stage_moves_kernel
+from planner.partition.objective import PipelineSchedule, Training
+from planner.partition.placement import stage_moves
+from planner.partition.placement import stage_moves_kernel as kernel
 from planner.partition.placement.contiguous import best_contiguous
 from planner.partition.placement.costs import device_bytes, device_loads
 from planner.partition.placement.draws_kernel import EXPONENTIAL
 from planner.partition.placement.problem import never
 from planner.partition.placement.stage_moves import Costs, Flow, with_items_moved
 from planner.partition.problem import Integers
+from planner.partition.turns_kernel import ONCE, Turns, turns_of
 from tests.nightly import nightly
 from tests.planner.partition.placement.small_problems import random_problem
 
@@ -31,25 +34,36 @@ def random_flow(number: int, num_items: int = 30) -> Flow:
         num_items=num_items,
         maker=np.append([-1, -1], np.arange(num_items)),
         is_returned=np.arange(num_items + 2) == num_items + 1,
+        comes_back=random.random(num_items + 2) < 0.7,
         reads=(value, reader),
         arcs=(value[made] - 2, reader[made]),
     )
 
 
-def random_costs(number: int, flow: Flow, spare: float = np.inf) -> Costs:
-    """Two kinds of devices, two of each; three links."""
+def random_costs(number: int, flow: Flow, spare: float = np.inf, turns: Turns | None = None) -> Costs:
+    """Two kinds of devices, two of each; three links. There and back; in turns stages may be idle, and change devices
+    of which two are alike."""
     random = np.random.default_rng(number)
-    values = flow.maker.size
+    values, in_turns = flow.maker.size, turns is not None
+    rows = 3 if turns is not None and turns.splits else 2
     return Costs(
-        seconds=random.integers(1, 9, (2, flow.num_items)).astype(float),
-        kind_of_stage=np.array([0, 1, 1, 0]),
-        link=random.integers(0, 3, (STAGES, STAGES)),
-        sent=random.integers(0, 3, (3, values)).astype(float),
-        received=random.integers(0, 3, (3, values)).astype(float),
-        latency=np.array([0.0, 0.5, 1.5]),
+        seconds=random.integers(1, 9, (rows, 2, flow.num_items)).astype(float),
+        by_maker=random.integers(0, 3, (2, 3, values)).astype(float),
+        by_reader=random.integers(0, 3, (2, 3, values)).astype(float),
+        latency=np.array([[0.0, 0.5, 1.5], [0.25, 0.0, 2.0]]),
+        handover=np.array([[0.0, 0.125, 0.0], [1.0, 0.0, 0.0]]),
         held=random.integers(0, 5, flow.num_items).astype(float),
         buffered=random.integers(0, 5, values).astype(float),
+        saved=random.integers(0, 3, flow.num_items).astype(float),
+        given=random.integers(0, 3, values).astype(float),
+        kept=np.arange(STAGES, 0, -1).astype(float),
+        link=random.integers(0, 3, (STAGES, STAGES)),
+        kind=np.array([0, 1, 1, 0]),
+        memory=np.full(STAGES, 1e6),
         spare=np.full(STAGES, spare),
+        alike=np.array([0, 1, 1, 2]) if in_turns else None,
+        may_be_idle=in_turns,
+        turns=turns,
     )
 
 
@@ -57,43 +71,65 @@ def in_quarters(flow: Flow) -> Integers:
     return np.arange(flow.num_items) * STAGES // flow.num_items
 
 
+ONE_F_ONE_B, ZERO_BUBBLE = (
+    turns_of(Training(schedule=schedule, microbatches=3))
+    for schedule in (PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.ZERO_BUBBLE)
+)
+ALL_TURNS = [None, ONCE, ONE_F_ONE_B, ZERO_BUBBLE]
+
+
+@pytest.mark.parametrize("turns", ALL_TURNS)
 @pytest.mark.parametrize("number", range(6))
-def test_running_sums_counts_and_lists_hold_after_many_steps(number: int) -> None:
+def test_running_sums_counts_and_lists_hold_after_many_steps(number: int, turns: Turns | None) -> None:
     flow = random_flow(number)
-    costs = random_costs(number, flow)
-    pipeline, state = stage_moves._pipeline(flow, costs), stage_moves._state(flow, costs, in_quarters(flow))
-    stage_moves_kernel.recount(pipeline, state)
-    pipeline.room[:] = np.inf
-    state.best_value[0] = state.load.max()
-    stage_moves_kernel.anneal(pipeline, state, EXPONENTIAL, 0.5, np.array([1.0, 0.5]), 3, 5_000)
-    names = ("readers", "stages_reading", "messages", "waits", "load", "used", "num_items", "beside", "num_able")
+    costs = random_costs(number, flow, turns=turns)
+    pipeline, passes = stage_moves.pipeline_of(flow, costs), stage_moves.passes_for(costs)
+    state = stage_moves.state_of(flow, costs, in_quarters(flow), np.arange(STAGES))
+    first = value_of(flow, costs, in_quarters(flow), np.arange(STAGES))
+    kernel.recount(pipeline, state)
+    state.best_value[0] = first
+    kernel.anneal(pipeline, state, passes, EXPONENTIAL, 0.5, np.array([1.0, 0.5]), 3, 5_000)
+    names = ("readers", "stages_reading", "messages", "sums", "num_items", "beside", "num_able")
     running = {name: getattr(state, name).copy() for name in names}
     able = [set(row[:count].tolist()) for row, count in zip(state.able, state.num_able, strict=True)]
-    stage_moves_kernel.recount(pipeline, state)
+    kernel.recount(pipeline, state)
     for name, expected in running.items():
         np.testing.assert_allclose(getattr(state, name), expected, atol=1e-9, err_msg=name)
     assert able == [set(row[:count].tolist()) for row, count in zip(state.able, state.num_able, strict=True)]
-    assert state.best_value[0] < state.load.max()
-    state.stage[:] = state.best
-    stage_moves_kernel.recount(pipeline, state)
-    assert state.load.max() == pytest.approx(state.best_value[0])
+    assert state.best_value[0] < first
+    assert state.best_value[0] == pytest.approx(value_of(flow, costs, state.best, state.best_device))
+    if turns is None:
+        assert state.best_device.tolist() == list(range(STAGES))
 
 
+def value_of(flow: Flow, costs: Costs, stage_of_item: Integers, device_of_stage: Integers) -> float:
+    pipeline, passes = stage_moves.pipeline_of(flow, costs), stage_moves.passes_for(costs)
+    state = stage_moves.state_of(flow, costs, stage_of_item, device_of_stage)
+    kernel.recount(pipeline, state)
+    kernel.energy(pipeline, state, passes, 0, np.inf)
+    return float(state.value[0])
+
+
+@pytest.mark.parametrize("turns", ALL_TURNS)
 @pytest.mark.parametrize("number", range(6))
-def test_items_stay_in_their_order_no_stage_is_empty_and_memory_suffices(number: int) -> None:
+def test_items_stay_in_their_order_and_memory_suffices(number: int, turns: Turns | None) -> None:
     flow = random_flow(number)
-    costs = random_costs(number, flow, spare=4.0)
-    moved = with_items_moved(flow, costs, in_quarters(flow), effort=1.0, target_seconds=0.0, out_of_time=never)
-    assert not np.array_equal(moved, in_quarters(flow))
+    costs = random_costs(number, flow, spare=6.0, turns=turns)
+    start, devices = in_quarters(flow), np.arange(STAGES)
+    moved, to = with_items_moved(flow, costs, start, devices, effort=1.0, target_seconds=0.0, out_of_time=never)
+    assert not np.array_equal(moved, start)
+    assert value_of(flow, costs, moved, to) < value_of(flow, costs, start, devices)
     tails, heads = flow.arcs
     assert (moved[tails] <= moved[heads]).all()
-    assert (np.bincount(moved, minlength=STAGES) > 0).all()
+    sizes = np.bincount(moved, minlength=STAGES)
+    assert sizes[[0, -1]].all()
+    assert turns is not None or sizes.all()
     used = []
-    for stages in (in_quarters(flow), moved):
-        state = stage_moves._state(flow, costs, stages)
-        stage_moves_kernel.recount(stage_moves._pipeline(flow, costs), state)
-        used.append(state.used)
-    assert (used[1] <= used[0] + 4.0).all()
+    for stages, on in ((start, devices), (moved, to)):
+        state = stage_moves.state_of(flow, costs, stages, on)
+        kernel.recount(stage_moves.pipeline_of(flow, costs), state)
+        used.append(state.sums[kernel.USED])
+    assert (used[1] <= used[0] + 6.0).all()
 
 
 def test_a_search_ends_at_its_target() -> None:
@@ -107,7 +143,8 @@ def test_a_search_ends_at_its_target() -> None:
         return False
 
     start = in_quarters(flow)
-    same = with_items_moved(flow, costs, start, effort=1e6, target_seconds=1e9, out_of_time=count_calls)
+    devices = np.arange(STAGES)
+    same, _ = with_items_moved(flow, costs, start, devices, effort=1e6, target_seconds=1e9, out_of_time=count_calls)
     assert np.array_equal(same, start)
     assert calls == 0
 
@@ -117,12 +154,14 @@ def test_a_stage_keeps_an_item_however_dear_what_it_exchanges_is() -> None:
         num_items=5,
         maker=np.arange(5),
         is_returned=np.zeros(5, dtype=bool),
+        comes_back=np.zeros(5, dtype=bool),
         reads=(np.arange(4), np.arange(1, 5)),
         arcs=(np.arange(4), np.arange(1, 5)),
     )
-    dear = replace(random_costs(0, flow), sent=np.full((3, 5), 50.0), received=np.full((3, 5), 50.0))
+    dear = replace(random_costs(0, flow), by_maker=np.full((2, 3, 5), 50.0), by_reader=np.full((2, 3, 5), 50.0))
     start = np.array([0, 1, 1, 2, 3])
-    moved = with_items_moved(flow, dear, start, effort=1.0, target_seconds=0.0, out_of_time=never)
+    devices = np.arange(STAGES)
+    moved, _ = with_items_moved(flow, dear, start, devices, effort=1.0, target_seconds=0.0, out_of_time=never)
     assert sorted(set(moved.tolist())) == [0, 1, 2, 3]
 
 
