@@ -10,12 +10,10 @@ what the plan says. Stages wait, so that two cores are enough for all of them.
 
 from __future__ import annotations
 
-import argparse
-
 import torch
 from torch import nn
 
-from benchmarks.waiting_layers import Layer, median_step, profiled_inventory, submitted, waiting_daemons
+from benchmarks.waiting_layers import Layer, arguments_of, median_step, profiled_inventory, submitted, waiting_daemons
 from planner.partition.objective import Objective, Training
 from planner.plan.options import BalancedMode, OptimalMode, PlanOptions
 from planner.plan.plan import Plan
@@ -24,20 +22,17 @@ DEVICES, ROUNDS, BRANCHES, DEPTH = 6, 2, 4, 4
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--milliseconds", type=float, default=12.0, help="of a layer's forward pass")
-    parser.add_argument("--microbatches", type=int, default=4)
-    arguments = parser.parse_args()
+    seconds, microbatches = arguments_of(__doc__)
     with waiting_daemons(DEVICES) as (cluster, client):
-        graph = submitted(client, Branched(arguments.milliseconds / 1e3))
+        graph = submitted(client, Branched(seconds))
         inventory = profiled_inventory(cluster, client, graph.id)
-        training = Training(microbatches=arguments.microbatches)
+        training = Training(microbatches=microbatches)
         print(f"{'mode':<10}{'stages':>8}{'in turn':>9}{'step, ms':>10}{'planned':>10}")
         modes = {"balanced": (BalancedMode(), Objective.THROUGHPUT), "optimal": (OptimalMode(), Objective.STEP_TIME)}
         for name, (mode, objective) in modes.items():
             options = PlanOptions(mode=mode, objective=objective, training=training)
             plan = client.create_plan(graph.id, options, inventory=inventory)
-            measured = median_step(client, plan.id, arguments.microbatches)
+            measured = median_step(client, plan.id, microbatches)
             print(
                 f"{name:<10}{len(plan.stages):>8}{in_turn(plan):>9}{measured * 1e3:>10.0f}"
                 f"{(plan.step_seconds or 0.0) * 1e3:>10.0f}",

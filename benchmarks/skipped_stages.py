@@ -8,21 +8,18 @@ windows in turns: the stages wait, so that two cores are enough for all of them.
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from contextlib import ExitStack
 from itertools import repeat
-from pathlib import Path
 
 import torch
 from torch import nn
 
-from benchmarks.naps import MODULE, NAP, nap
+from benchmarks.naps import nap
+from benchmarks.waiting_layers import waiting_daemons
 from planner.client import Pipeline, PlannerClient, export
-from planner.client.local_cluster import LocalCluster
 from planner.plan.options import CutMode
 
-ROOT = Path(__file__).parents[1]
 WINDOWS, MICROBATCHES = 3, 40
 
 
@@ -35,15 +32,7 @@ def main() -> None:
     stages, seconds = arguments.stages, arguments.milliseconds / 1e3
     batch = torch.zeros(8), torch.ones(arguments.mebibytes << 18)
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        cluster = LocalCluster(
-            data_dir=Path(folder),
-            memory_bytes=[None] * stages,
-            daemon_arguments=("--custom-operators", f"{MODULE}={NAP}"),
-            environment={"PYTHONPATH": str(ROOT)},
-        )
-        stack.enter_context(cluster)
-        client = stack.enter_context(PlannerClient(cluster.planner_address))
+        _, client = stack.enter_context(waiting_daemons(stages, memory_bytes=None))
         pipelines = {
             name: stack.enter_context(_deployed(client, Waiting(stages, seconds, skips=name == "skipped"), batch))
             for name in ("plain", "skipped")

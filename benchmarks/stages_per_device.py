@@ -8,9 +8,7 @@ median step, and what the plan says. Stages wait, so that two cores are enough f
 
 from __future__ import annotations
 
-import argparse
-
-from benchmarks.waiting_layers import Layers, median_step, profiled_inventory, submitted, waiting_daemons
+from benchmarks.waiting_layers import Layers, arguments_of, median_step, profiled_inventory, submitted, waiting_daemons
 from planner.partition.objective import Objective, PipelineSchedule, Training
 from planner.plan.options import OptimalMode, PlanOptions
 
@@ -24,19 +22,16 @@ SCHEDULES = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--milliseconds", type=float, default=12.0, help="of a layer's forward pass")
-    parser.add_argument("--microbatches", type=int, default=4)
-    arguments = parser.parse_args()
+    seconds, microbatches = arguments_of(__doc__)
     with waiting_daemons(DEVICES) as (cluster, client):
-        graph = submitted(client, Layers(LAYERS, arguments.milliseconds / 1e3))
+        graph = submitted(client, Layers(LAYERS, seconds))
         inventory = profiled_inventory(cluster, client, graph.id)
         print(f"{'schedule':<20}{'stages':>8}{'step, ms':>10}{'planned':>10}")
         for schedule in SCHEDULES:
-            training = Training(schedule=schedule, microbatches=arguments.microbatches)
+            training = Training(schedule=schedule, microbatches=microbatches)
             options = PlanOptions(mode=OptimalMode(), objective=Objective.STEP_TIME, training=training)
             plan = client.create_plan(graph.id, options, inventory=inventory)
-            measured = median_step(client, plan.id, arguments.microbatches)
+            measured = median_step(client, plan.id, microbatches)
             planned = plan.step_seconds or 0.0
             print(f"{schedule.value:<20}{len(plan.stages):>8}{measured * 1e3:>10.0f}{planned * 1e3:>10.0f}", flush=True)
 

@@ -28,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--milliseconds", type=float, default=12.0, help="of a layer's forward pass")
     seconds = parser.parse_args().milliseconds / 1e3
-    with waiting_daemons(STAGES) as (_, client):
+    with waiting_daemons(STAGES, memory_bytes=None) as (_, client):
         graph = submitted(client, Layers(sum(SIZES[0]), seconds))
         print(f"{'layers of each stage':<24}{'step, ms':>10}{'planned':>10}")
         for sizes in SIZES:

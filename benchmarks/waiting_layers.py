@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import tempfile
 import time
@@ -46,14 +47,26 @@ class Layers(nn.Module):
         return x.mean()
 
 
+def arguments_of(description: str | None) -> tuple[float, int]:
+    """Seconds of a layer, and microbatches, as the command line gives them."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--milliseconds", type=float, default=12.0, help="of a layer's forward pass")
+    parser.add_argument("--microbatches", type=int, default=4)
+    arguments = parser.parse_args()
+    return arguments.milliseconds / 1e3, arguments.microbatches
+
+
 @contextmanager
-def waiting_daemons(num_daemons: int) -> Iterator[tuple[LocalCluster, PlannerClient]]:
-    """That know the operator. All ends with the block, and so do the files."""
+def waiting_daemons(
+    num_daemons: int, memory_bytes: int | None = 1 << 30
+) -> Iterator[tuple[LocalCluster, PlannerClient]]:
+    """That know the operator, and offer so many bytes each, None: what they find. All ends with the block, and so do
+    the files."""
     with (
         tempfile.TemporaryDirectory(prefix="planner-") as folder,
         LocalCluster(
             data_dir=Path(folder),
-            memory_bytes=[1 << 30] * num_daemons,
+            memory_bytes=[memory_bytes] * num_daemons,
             daemon_arguments=("--custom-operators", f"{MODULE}={NAP}"),
             environment={"PYTHONPATH": str(ROOT)},
         ) as cluster,

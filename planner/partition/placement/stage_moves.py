@@ -182,7 +182,7 @@ def pipeline_of(flow: Flow, costs: Costs) -> Pipeline:
     before_first, before = grouped(heads, tails, flow.num_items)
     after_first, after = grouped(tails, heads, flow.num_items)
     num_stages, num_devices = costs.spare.size, costs.kind.size
-    kept, link = np.zeros(num_stages) if costs.kept is None else costs.kept, np.ascontiguousarray(costs.link)
+    kept = np.zeros(num_stages) if costs.kept is None else costs.kept
     return Pipeline(
         of_items=ItemCosts(
             seconds=np.ascontiguousarray(costs.seconds),
@@ -192,7 +192,7 @@ def pipeline_of(flow: Flow, costs: Costs) -> Pipeline:
         ),
         of_values=ValueCosts(
             seconds=np.stack([costs.by_maker, costs.by_reader], axis=1),
-            link=link,
+            link=np.ascontiguousarray(costs.link),
             buffered=costs.buffered,
             given=np.zeros(flow.maker.size) if costs.given is None else costs.given,
             kept=kept,
@@ -210,7 +210,6 @@ def pipeline_of(flow: Flow, costs: Costs) -> Pipeline:
         after=after,
         latency=np.ascontiguousarray(costs.latency),
         handover=np.zeros_like(costs.latency) if costs.handover is None else np.ascontiguousarray(costs.handover),
-        link=link,
         kind=costs.kind,
         alike=np.arange(num_devices) if costs.alike is None else costs.alike,
         memory=costs.memory,

@@ -51,7 +51,8 @@ class ItemCosts(NamedTuple):
 class ValueCosts(NamedTuple):
     """`seconds` [passes, 2, links, values]: a value from one stage to another is paid by both, by its maker once, at
     the dearest link, and by who reads it. `buffered` [values] bytes at either end, `given` where it is read, for each
-    microbatch that is `kept` [stages]. Gradients of those that `comes_back` [values] says come back."""
+    microbatch that is `kept` [stages]. `link` [devices, devices] of those that are unlike. Gradients of those that
+    `comes_back` [values] says come back."""
 
     seconds: Floats
     link: Integers
@@ -66,9 +67,9 @@ class Pipeline(NamedTuple):
     go to the last. Lists stand from one first to the next: `reader` by value, without its maker, and `touched` values,
     `before` and `after` by item.
 
-    `link` [devices, devices] of those that are unlike: each direction of a stage pays the largest `latency` [passes,
-    links] of those that it uses; `handover` [passes, links]: how long the sender is at it before a receiver that waits
-    can begin. `kind`, `alike` and `memory` [devices]. `fixed` [stages] bytes that are used besides, wherever items are.
+    Each direction of a stage pays the largest `latency` [passes, links] of the links that it uses; `handover` [passes,
+    links]: how long the sender is at it before a receiver that waits can begin. `kind`, `alike` and `memory` [devices].
+    `fixed` [stages] bytes that are used besides, wherever items are.
 
     `may_be_idle`: stages but for the first and the last may hold nothing. One of `steps_per_exchange` steps, 0: none,
     has two stages change devices, after which all is counted again. `by_last_end`: when the last pass ends, with stages
@@ -89,7 +90,6 @@ class Pipeline(NamedTuple):
     before: Integers
     after_first: Integers
     after: Integers
-    link: Integers
     latency: Floats
     handover: Floats
     kind: Integers
@@ -111,7 +111,8 @@ class State(NamedTuple):
 
     `beside` [2, items]: of an item's neighbours behind and before it, how many share its stage. `able` [2, items], the
     first `num_able` of each row: those with none, that can move to a later and to an earlier stage; `place` in it, -1
-    for none. `best` and `best_device`: of `best_value[0]`. `value`: of the energy that was last asked for.
+    for none. `best` and `best_device`: of `best_value[0]`. `value`: of the energy that was last asked for. Scratch: the
+    items `moved` in a step, and the `rank` [stages] of stages among those that hold something.
     """
 
     stage: Integers
@@ -352,7 +353,7 @@ def energy(pipeline: Pipeline, state: State, passes: Passes, doublings: int, lim
         room = pipeline.memory[state.device[stage]]
         if sums[USED, stage] > room:
             over += _OVERFLOW * (sums[USED, stage] - room) / max(1.0, room)
-    _wait(state.messages, pipeline.link, pipeline.latency, pipeline.handover, state.device, state.waits)
+    _wait(state.messages, pipeline.of_values.link, pipeline.latency, pipeline.handover, state.device, state.waits)
     total, most = 0.0, 0.0
     for stage in range(num_stages):
         own = load(sums, state.waits, stage)

@@ -19,7 +19,7 @@ import numpy as np
 
 from planner.partition.assignment import Assignment
 from planner.partition.objective import Objective
-from planner.partition.ordered.hosts import distinct_rows, hosts_of
+from planner.partition.ordered.hosts import Hosts, distinct_rows, hosts_of
 from planner.partition.placement.stage_moves import Costs, Flow, Moved, is_too_large, with_items_moved
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import Floats, Integers, PartitionProblem
@@ -46,12 +46,12 @@ def offer_moved_bundles(portfolio: Portfolio) -> None:
 
 def _offer_moved_from(portfolio: Portfolio, start: Scored) -> None:
     problem, request, bundles = portfolio.problem, portfolio.request, portfolio.bundles
-    turns = _turns(problem, request.objective)
-    slots = _Slots.of(problem, start.assignment, with_idle=turns is not None and not request.num_stages)
+    turns, hosts = _turns(problem, request.objective), hosts_of(problem)
+    slots = _Slots.of(hosts, start.assignment, with_idle=turns is not None and not request.num_stages)
     flow, links = _flow(problem, bundles), _links(problem)
     if is_too_large(flow, slots.device.size, links.seconds_per_byte.shape[1]):
         return
-    costs = _costs(problem, bundles, start, slots, links, turns)
+    costs = _costs(problem, bundles, start, slots, hosts, links, turns)
     stage_of_bundle = np.empty(bundles.count, dtype=np.int64)
     stage_of_bundle[bundles.bundle_of_node] = slots.slot_of_stage[list(start.assignment.stage_of_node)]
     for trial in range(_TRIALS):
@@ -101,15 +101,15 @@ class _Slots(NamedTuple):
     may_be_idle: bool
 
     @classmethod
-    def of(cls, problem: PartitionProblem, assignment: Assignment, *, with_idle: bool) -> _Slots:
+    def of(cls, hosts: Hosts, assignment: Assignment, *, with_idle: bool) -> _Slots:
         """Devices that are idle stand behind stages on their hosts, one behind each in turn, or behind the last but
         one: never at either end, where the caller is."""
         devices = list(assignment.device_of_stage)
         behind: list[list[int]] = [[] for _ in devices]
-        hosts, inner = hosts_of(problem).host_of_device, range(len(devices) - 1)
-        idle = sorted(set(range(problem.num_devices)) - set(devices)) if with_idle and inner else []
+        host, inner = hosts.host_of_device, range(len(devices) - 1)
+        idle = sorted(set(range(host.size)) - set(devices)) if with_idle and inner else []
         for device in idle:
-            near = [stage for stage in inner if hosts[devices[stage]] == hosts[device]] or [inner[-1]]
+            near = [stage for stage in inner if host[devices[stage]] == host[device]] or [inner[-1]]
             behind[min(near, key=lambda stage: len(behind[stage]))].append(device)
         slots, slot_of_stage = list[int](), list[int]()
         for device, others in zip(devices, behind, strict=True):
@@ -133,7 +133,13 @@ def _flow(problem: PartitionProblem, bundles: Bundles) -> Flow:
 
 
 def _costs(
-    problem: PartitionProblem, bundles: Bundles, start: Scored, slots: _Slots, links: _Links, turns: Turns | None
+    problem: PartitionProblem,
+    bundles: Bundles,
+    start: Scored,
+    slots: _Slots,
+    hosts: Hosts,
+    links: _Links,
+    turns: Turns | None,
 ) -> Costs:
     passes, moved = [problem.compute_seconds], [np.outer(links.seconds_per_byte[0], problem.value_bytes)]
     if problem.training is not None:
@@ -147,11 +153,11 @@ def _costs(
     seconds: Floats = np.stack([np.bincount(bundles.bundle_of_node, row, bundles.count) for row in rows], dtype=float)
     spare = memory[slots.device]
     spare[slots.slot_of_stage] = _spare(problem, start)
-    alike = hosts_of(problem).alike
+    sent, alike = np.stack(moved), hosts.alike
     return Costs(
         seconds=seconds.reshape(-1, len(passes), bundles.count).transpose(1, 0, 2),
-        by_maker=np.stack(moved),
-        by_reader=np.stack(moved),
+        by_maker=sent,
+        by_reader=sent,
         latency=links.latency[: len(moved)],
         handover=links.handover[: len(moved)],
         **_bytes(problem, bundles, slots.device.size),
@@ -203,6 +209,5 @@ class _Links(NamedTuple):
 def _links(problem: PartitionProblem) -> _Links:
     costs = problem.link_latency_seconds, problem.link_seconds_per_byte, problem.link_handover_seconds
     pairs = np.stack([one for cost in costs for one in (cost, cost.T)], axis=2)
-    unlike, of_pair = np.unique(pairs.reshape(-1, 6), axis=0, return_inverse=True)
-    of_pair = of_pair.reshape(pairs.shape[:2]).astype(np.int64)
-    return _Links(of_pair, *unlike.T.reshape(3, 2, -1).copy())
+    unlike = distinct_rows(pairs.reshape(-1, 6))
+    return _Links(unlike.kind_of_row.reshape(pairs.shape[:2]), *unlike.rows.T.reshape(3, 2, -1))

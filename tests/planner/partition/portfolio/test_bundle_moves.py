@@ -15,6 +15,7 @@ from planner.partition.evaluate import evaluate
 from planner.partition.modes import optimal as mode
 from planner.partition.modes.optimal import CONTIGUOUS, optimal
 from planner.partition.objective import Objective, Training
+from planner.partition.ordered.hosts import hosts_of
 from planner.partition.placement import stage_moves
 from planner.partition.placement import stage_moves_kernel as kernel
 from planner.partition.placement.stage_moves import with_items_moved
@@ -39,9 +40,10 @@ def modelled(drawn: PartitionProblem, assignment: Assignment, objective: Objecti
     """What moves take the assignment to cost."""
     bundles, flow = bundles_of(drawn), bundle_moves._flow(drawn, bundles_of(drawn))
     turns = bundle_moves._turns(drawn, objective)
-    slots = bundle_moves._Slots.of(drawn, assignment, with_idle=turns is not None)
+    hosts = hosts_of(drawn)
+    slots = bundle_moves._Slots.of(hosts, assignment, with_idle=turns is not None)
     scored = score(drawn, assignment, objective)
-    costs = bundle_moves._costs(drawn, bundles, scored, slots, bundle_moves._links(drawn), turns)
+    costs = bundle_moves._costs(drawn, bundles, scored, slots, hosts, bundle_moves._links(drawn), turns)
     stage_of_bundle = np.empty(bundles.count, dtype=np.int64)
     stage_of_bundle[bundles.bundle_of_node] = slots.slot_of_stage[list(assignment.stage_of_node)]
     pipeline, state = (
