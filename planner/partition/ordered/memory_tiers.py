@@ -20,10 +20,18 @@ from planner.partition.problem import Integers, PartitionProblem
 def without_idle_memory(problem: PartitionProblem, seconds: float = np.inf) -> PartitionProblem:
     """Each device with at most the bytes that any plan over the program order needs whose stages compute for no longer
     than `seconds`: the same of these plans fit."""
-    most = everything_bytes(problem)
-    if np.isfinite(seconds):
-        most = min(most, most_bytes_within(problem, seconds))
+    most = _most_bytes(problem, seconds)
     return replace(problem, device_memory_bytes=np.minimum(problem.device_memory_bytes, most))
+
+
+def memory_is_idle(problem: PartitionProblem, seconds: float = np.inf) -> bool:
+    """Whether each device holds any stage of such plans."""
+    return bool(problem.device_memory_bytes.min() >= _most_bytes(problem, seconds))
+
+
+def _most_bytes(problem: PartitionProblem, seconds: float) -> int:
+    most = everything_bytes(problem)
+    return min(most, most_bytes_within(problem, seconds)) if np.isfinite(seconds) else most
 
 
 def everything_bytes(problem: PartitionProblem) -> int:

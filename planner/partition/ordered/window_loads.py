@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.partition.ordered.hosts import Hosts
+from planner.partition.ordered.memory_tiers import memory_is_idle
 from planner.partition.ordered.positions import furthest_end
 from planner.partition.ordered.segments import Segments
 from planner.partition.problem import Booleans, Floats, Integers, PartitionProblem
@@ -80,7 +81,7 @@ def window_loads(
     reads, border = _reads(problem, positions), np.full(positions.size, NOT_A_BORDER, dtype=np.int64)
     border[np.searchsorted(positions, borders)] = np.arange(borders.size)
     moved = _moved_bytes(reads, border, longest_stage(problem, positions, limit))
-    loads, links = _loads(problem, hosts, groups, positions, moved)
+    loads, links = _loads(problem, hosts, groups, positions, moved, limit)
     return WindowLoads(
         hosts=hosts,
         groups=groups,
@@ -115,16 +116,13 @@ def _loads(
     groups: tuple[tuple[int, ...], ...],
     positions: Integers,
     moved: _Moved,
+    limit: float,
 ) -> tuple[Floats, Floats]:
     """[group, kind, first, length] seconds over the host's own link; [group, 4] what links to elsewhere take more."""
     size, longest = moved.received.shape
     last = np.arange(size)[:, None] + np.arange(longest) + 1
     is_stage, ends = last < size, positions[np.minimum(last, size - 1)]
-    needed, segments = np.full((size, longest), np.inf), Segments(problem)
-    for first in range(size - 1):
-        own = ends[first, is_stage[first]]
-        row = segments.row(int(positions[first]), int(own[-1]))
-        needed[first, : own.size] = row.peak_bytes[own - positions[first] - 1]
+    needed = _peak_bytes(problem, positions, longest, limit)
     loads = np.full((len(groups), hosts.num_kinds, size, longest), np.inf)
     links = np.zeros((len(groups), 4))
     for index_of_group, group in enumerate(groups):
@@ -142,6 +140,19 @@ def _loads(
             fits = is_stage & (needed <= problem.device_memory_bytes[device])
             loads[index_of_group, kind] = np.where(fits, seconds, np.inf)
     return loads, links
+
+
+def _peak_bytes(problem: PartitionProblem, positions: Integers, longest: int, limit: float) -> Floats:
+    """[first, length] of stages; 0 of all where memory holds any that compute for no longer than the limit."""
+    needed = np.zeros((positions.size, longest))
+    if memory_is_idle(problem, limit):
+        return needed
+    segments = Segments(problem)
+    for first in range(positions.size - 1):
+        ends = positions[first + 1 : first + 1 + longest]
+        row = segments.row(int(positions[first]), int(ends[-1]))
+        needed[first, : ends.size] = row.peak_bytes[ends - positions[first] - 1]
+    return needed
 
 
 def _costs(problem: PartitionProblem, hosts: Hosts, numbers: list[int]) -> Floats:
@@ -165,33 +176,15 @@ def _matrices(problem: PartitionProblem) -> tuple[Floats, Floats]:
 def _moved_bytes(reads: Reads, border: Integers, longest: int) -> _Moved:
     """Of stages, each value once, with its gradient. What the caller gives, the first stage sends; what it is returned,
     the last stage reads."""
-    is_first, maker, reader, sizes = reads
-    earlier = np.where(is_first, -1, np.concatenate([[-1], reader[:-1]]))
-    is_last = np.append(is_first[1:], np.ones(min(1, reader.size), dtype=np.bool_))
+    from planner.partition.ordered.windows_kernel import bytes_moved
+
     size, places = border.size, np.flatnonzero(border != NOT_A_BORDER)
+    moved = _Moved(*np.zeros((2, places.size, size, longest)), *np.zeros((2, size, longest)))
     # A value has been made before the borders behind its maker, and is still to be read behind those up to its reader.
-    first_behind = np.searchsorted(places, maker + 1)
-    last_before = np.searchsorted(places, reader, side="right") - 1
-    entering, leaving = np.zeros((places.size, size, longest)), np.zeros((places.size, size, longest))
-    received, sent = np.zeros((size, longest)), np.zeros((size, longest))
-    for first in range(size - 1):
-        # Each value's next read from here on.
-        some = (maker < first) & (earlier < first) & (reader >= first) & (reader < first + longest)
-        lengths = reader[some] - first
-        far = np.zeros((places.size + 1, longest))
-        np.add.at(far, (first_behind[some], lengths), sizes[some])
-        entering[:, first] = np.cumsum(np.cumsum(far[:-1], axis=1), axis=0)
-        received[first] = np.cumsum(np.bincount(lengths, sizes[some], longest))
-        some = is_last & (maker >= first) & (maker < first + longest) & (reader > maker)
-        lengths = maker[some] - first
-        far = np.zeros((places.size, longest))
-        np.add.at(far, (last_before[some], lengths), sizes[some])
-        leaving[:, first] = np.cumsum(np.cumsum(far, axis=1)[::-1], axis=0)[::-1]
-        read = np.minimum(reader[some] - first, longest)
-        sent[first] = np.cumsum(
-            np.bincount(lengths, sizes[some], longest) - np.bincount(read, sizes[some], longest + 1)[:-1]
-        )
-    return _Moved(entering, leaving, received, sent)
+    first_behind = np.searchsorted(places, reads.maker + 1)
+    last_before = np.searchsorted(places, reads.reader, side="right") - 1
+    bytes_moved(reads, first_behind, last_before, *moved)
+    return moved
 
 
 def _reads(problem: PartitionProblem, positions: Integers) -> Reads:

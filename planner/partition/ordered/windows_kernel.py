@@ -22,6 +22,46 @@ def strides(counts: Integers) -> Integers:
 
 
 @compiled
+def bytes_moved(
+    reads: Reads, first_behind: Integers, last_before: Integers,
+    entering: Floats, leaving: Floats, received: Floats, sent: Floats,
+) -> None:  # fmt: skip
+    """Fills in what stages exchange, see `Windows` and `window_loads._Moved`: zeros before. `first_behind` and
+    `last_before` [reads]: the first border behind the maker, and the last one up to the reader."""
+    places, size, longest = entering.shape
+    is_first, maker, reader, sizes = reads
+    for first in range(size - 1):
+        earlier = -1
+        for read in range(maker.size):
+            is_last = read + 1 == maker.size or is_first[read + 1]
+            earlier = -1 if is_first[read] else earlier
+            length = reader[read] - first
+            # Each value's next read from here on.
+            if maker[read] < first and earlier < first and 0 <= length < longest:
+                received[first, length] += sizes[read]
+                if first_behind[read] < places:
+                    entering[first_behind[read], first, length] += sizes[read]
+            earlier, own = reader[read], maker[read] - first
+            if is_last and 0 <= own < longest and reader[read] > maker[read]:
+                leaving[last_before[read], first, own] += sizes[read]
+                sent[first, own] += sizes[read]
+                if length < longest:
+                    sent[first, length] -= sizes[read]
+        received[first] = np.cumsum(received[first])
+        sent[first] = np.cumsum(sent[first])
+        for place in range(places):
+            of_border, more = 0.0, place > 0
+            for length in range(longest):
+                of_border += entering[place, first, length]
+                entering[place, first, length] = of_border + (entering[place - 1, first, length] if more else 0.0)
+        for place in range(places - 1, -1, -1):
+            of_border, more = 0.0, place + 1 < places
+            for length in range(longest):
+                of_border += leaving[place, first, length]
+                leaving[place, first, length] = of_border + (leaving[place + 1, first, length] if more else 0.0)
+
+
+@compiled
 def cover(windows: Windows, group: int, limit: float, start: int, end: int, stage_into: Integers) -> int:
     """The first state (how many of each kind are used) in which the devices of a host of the group have run all from
     `start` to `end`.

@@ -139,32 +139,39 @@ class State(NamedTuple):
 @compiled
 def recount(pipeline: Pipeline, state: State) -> None:
     """Everything from `stage` and `device` alone."""
-    num_stages, num_items = state.device.size, state.stage.size
-    state.readers[:, :] = 0
-    state.stages_reading[:] = 0
-    state.messages[:, :, :] = 0
-    state.sums[:, :] = 0.0
-    state.sums[USED] = pipeline.fixed
-    state.num_items[:] = 0
+    maker, stage, device, readers = pipeline.maker, state.stage, state.device, state.readers
+    stages_reading, messages, sums, num_items = state.stages_reading, state.messages, state.sums, state.num_items
+    num_stages = device.size
+    readers[:, :] = 0
+    stages_reading[:] = 0
+    messages[:, :, :] = 0
+    sums[:, :] = 0.0
+    sums[USED] = pipeline.fixed
+    num_items[:] = 0
     state.place[:, :] = -1
     state.num_able[:] = 0
-    for item in range(num_items):
-        stage = state.stage[item]
-        kind = pipeline.kind[state.device[stage]]
-        _hold(pipeline.of_items, state.sums, state.num_items, item, stage, kind, 1)
-        for way in range(2):
-            state.beside[way, item] = 0
-        for at in range(pipeline.after_first[item], pipeline.after_first[item + 1]):
-            state.beside[_LATER, item] += state.stage[pipeline.after[at]] == stage
-        for at in range(pipeline.before_first[item], pipeline.before_first[item + 1]):
-            state.beside[_EARLIER, item] += state.stage[pipeline.before[at]] == stage
-        _list(state, item, num_stages)
-    for value in range(pipeline.maker.size):
+    _count_beside(stage, pipeline.after_first, pipeline.after, state.beside[_LATER])
+    _count_beside(stage, pipeline.before_first, pipeline.before, state.beside[_EARLIER])
+    for item in range(stage.size):
+        kind = pipeline.kind[device[stage[item]]]
+        _hold(pipeline.of_items, sums, num_items, item, stage[item], kind, 1)
+        _list(state.able, state.num_able, state.place, state.beside, item, stage[item], num_stages)
+    for value in range(maker.size):
         for at in range(pipeline.reader_first[value], pipeline.reader_first[value + 1]):
-            _count(state.readers, state.stages_reading, value, state.stage[pipeline.reader[at]], 1)
+            _count(readers, stages_reading, value, stage[pipeline.reader[at]], 1)
         if pipeline.is_returned[value]:
-            _count(state.readers, state.stages_reading, value, num_stages - 1, 1)
-        _pay_for(pipeline, state, value, 1)
+            _count(readers, stages_reading, value, num_stages - 1, 1)
+        source, others = _sender(maker, stage, readers, stages_reading, value)
+        if others > 0:
+            _pay(pipeline.of_values, device, readers, messages, sums, value, source, others, 1)
+
+
+@compiled
+def _count_beside(stage: Integers, first: Integers, others: Integers, beside: Integers) -> None:
+    for item in range(stage.size):
+        beside[item] = 0
+        for at in range(first[item], first[item + 1]):
+            beside[item] += stage[others[at]] == stage[item]
 
 
 @compiled
@@ -187,24 +194,25 @@ def _count(readers: Integers, stages_reading: Integers, value: int, stage: int, 
 
 
 @compiled
-def _pay_for(pipeline: Pipeline, state: State, value: int, sign: int) -> None:
-    """Adds what stages pay for the value as readers stand now, or takes it back."""
-    source = 0 if pipeline.maker[value] < 0 else state.stage[pipeline.maker[value]]
-    left = state.stages_reading[value]
-    if state.readers[value, source] > 0:
-        left -= 1
-    if left > 0:
-        _pay(pipeline.of_values, state.device, state.readers, state.messages, state.sums, value, source, left, sign)
+def _sender(
+    maker: Integers, stage: Integers, readers: Integers, stages_reading: Integers, value: int
+) -> tuple[int, int]:
+    """The stage that makes the value, or hands in what the caller gives, and how many others read it."""
+    source = 0 if maker[value] < 0 else stage[maker[value]]
+    others = stages_reading[value]
+    if readers[value, source] > 0:
+        others -= 1
+    return source, others
 
 
 @compiled
 def _pay(
     values: ValueCosts, device: Integers, readers: Integers, messages: Integers, sums: Floats,
-    value: int, source: int, left: int, sign: int,
+    value: int, source: int, others: int, sign: int,
 ) -> None:  # fmt: skip
-    """Between the stage that makes the value and `left` others that read it."""
+    """Adds what stages pay for the value between its sender and the others that read it, or takes it back."""
     num_stages, own, goes_back = device.size, device[source], values.comes_back[value]
-    dearest, dearest_back, target = 0.0, 0.0, source
+    dearest, dearest_back, target, left = 0.0, 0.0, source, others
     while left > 0:
         target = target + 1 if target + 1 < num_stages else 0
         if readers[value, target] == 0 or target == source:
@@ -225,23 +233,25 @@ def _pay(
 
 
 @compiled
-def _list(state: State, item: int, num_stages: int) -> None:
+def _list(
+    able: Integers, num_able: Integers, places: Integers, beside: Integers, item: int, stage: int, num_stages: int
+) -> None:
     """Whether the item is able to move each way, as `beside` and its stage stand now."""
     for way in range(2):
         last = num_stages - 1 if way == _LATER else 0
-        able = state.beside[way, item] == 0 and state.stage[item] != last
-        place = state.place[way, item]
-        if able and place < 0:
-            place = state.num_able[way]
-            state.able[way, place] = item
-            state.place[way, item] = place
-            state.num_able[way] = place + 1
-        elif not able and place >= 0:
-            other = state.able[way, state.num_able[way] - 1]
-            state.able[way, place] = other
-            state.place[way, other] = place
-            state.place[way, item] = -1
-            state.num_able[way] -= 1
+        is_able = beside[way, item] == 0 and stage != last
+        place = places[way, item]
+        if is_able and place < 0:
+            place = num_able[way]
+            able[way, place] = item
+            places[way, item] = place
+            num_able[way] = place + 1
+        elif not is_able and place >= 0:
+            other = able[way, num_able[way] - 1]
+            able[way, place] = other
+            places[way, other] = place
+            places[way, item] = -1
+            num_able[way] -= 1
 
 
 @compiled
@@ -254,31 +264,37 @@ def _shift(pipeline: Pipeline, state: State, item: int, target: int) -> None:
 @compiled
 def _carry(pipeline: Pipeline, state: State, item: int, target: int) -> None:
     """The item with all that it costs. Which items are able to move is left as it was."""
-    origin, readers = state.stage[item], state.readers
+    maker, values, stage, device, readers = pipeline.maker, pipeline.of_values, state.stage, state.device, state.readers
+    stages_reading, messages, sums, origin = state.stages_reading, state.messages, state.sums, state.stage[item]
     first, last = pipeline.touched_first[item], pipeline.touched_first[item + 1]
     for at in range(first, last):
         value = pipeline.touched[at]
-        is_read = pipeline.maker[value] != item
+        is_read = maker[value] != item
         # It makes no difference where others of both stages read it.
         if not is_read or readers[value, origin] == 1 or readers[value, target] == 0:
-            _pay_for(pipeline, state, value, -1)
+            source, others = _sender(maker, stage, readers, stages_reading, value)
+            if others > 0:
+                _pay(values, device, readers, messages, sums, value, source, others, -1)
         if is_read:
-            _count(readers, state.stages_reading, value, origin, -1)
-            _count(readers, state.stages_reading, value, target, 1)
-    state.stage[item] = target
+            _count(readers, stages_reading, value, origin, -1)
+            _count(readers, stages_reading, value, target, 1)
+    stage[item] = target
     for at in range(first, last):
         value = pipeline.touched[at]
-        if pipeline.maker[value] == item or readers[value, target] == 1 or readers[value, origin] == 0:
-            _pay_for(pipeline, state, value, 1)
-    kinds, device = pipeline.kind, state.device
-    _hold(pipeline.of_items, state.sums, state.num_items, item, origin, kinds[device[origin]], -1)
-    _hold(pipeline.of_items, state.sums, state.num_items, item, target, kinds[device[target]], 1)
+        if maker[value] == item or readers[value, target] == 1 or readers[value, origin] == 0:
+            source, others = _sender(maker, stage, readers, stages_reading, value)
+            if others > 0:
+                _pay(values, device, readers, messages, sums, value, source, others, 1)
+    kinds, items = pipeline.kind, pipeline.of_items
+    _hold(items, sums, state.num_items, item, origin, kinds[device[origin]], -1)
+    _hold(items, sums, state.num_items, item, target, kinds[device[target]], 1)
 
 
 @compiled
 def _list_with_neighbours(pipeline: Pipeline, state: State, item: int, origin: int) -> None:
     """After the item came from `origin`."""
-    target, num_stages = state.stage[item], state.device.size
+    stage, able, num_able, places, beside = state.stage, state.able, state.num_able, state.place, state.beside
+    target, num_stages = stage[item], state.device.size
     for way in range(2):
         first, others = pipeline.after_first, pipeline.after
         if way == _EARLIER:
@@ -286,15 +302,15 @@ def _list_with_neighbours(pipeline: Pipeline, state: State, item: int, origin: i
         count = 0
         for at in range(first[item], first[item + 1]):
             other = others[at]
-            if state.stage[other] == origin:
-                state.beside[1 - way, other] -= 1
-                _list(state, other, num_stages)
-            elif state.stage[other] == target:
-                state.beside[1 - way, other] += 1
-                _list(state, other, num_stages)
+            if stage[other] == origin:
+                beside[1 - way, other] -= 1
+                _list(able, num_able, places, beside, other, origin, num_stages)
+            elif stage[other] == target:
+                beside[1 - way, other] += 1
+                _list(able, num_able, places, beside, other, target, num_stages)
                 count += 1
-        state.beside[way, item] = count
-    _list(state, item, num_stages)
+        beside[way, item] = count
+    _list(able, num_able, places, beside, item, target, num_stages)
 
 
 @compiled

@@ -11,7 +11,12 @@ from planner.partition.assignment import contiguous
 from planner.partition.evaluate import evaluate
 from planner.partition.objective import PipelineSchedule, Training
 from planner.partition.ordered.hosts import hosts_of
-from planner.partition.ordered.memory_tiers import in_memory_tiers, most_bytes_within, without_idle_memory
+from planner.partition.ordered.memory_tiers import (
+    in_memory_tiers,
+    memory_is_idle,
+    most_bytes_within,
+    without_idle_memory,
+)
 from planner.partition.ordered.positions import furthest_end
 from planner.partition.problem import PartitionProblem
 from tests.planner.partition.exact import all_contiguous
@@ -62,6 +67,15 @@ def test_what_the_whole_program_needs_is_enough_for_any_device() -> None:
     states = [(100, (node,)) for node in range(8)]
     problem = chain([[1.0] * 8] * 3, states=states, memory_bytes=[900, 500, 250], value_bytes=[0] * 9)
     assert without_idle_memory(problem).device_memory_bytes.tolist() == [800, 500, 250]
+
+
+def test_memory_is_idle_where_every_device_holds_what_such_plans_need() -> None:
+    states = [(100, (node,)) for node in range(8)]
+    problem = chain([[1.0] * 8] * 3, states=states, memory_bytes=[900, 500, 250], value_bytes=[0] * 9)
+    assert not memory_is_idle(problem)
+    # Of three nodes 300 bytes, of two 200.
+    assert not memory_is_idle(problem, 3.0)
+    assert memory_is_idle(problem, 2.9)
 
 
 def at_most(max_states: int) -> Callable[[PartitionProblem], bool]:
