@@ -141,7 +141,9 @@ def _arithmetic(portfolio: Portfolio, *, recomputes: bool = False) -> None:
 def _program_order(portfolio: Portfolio) -> None:
     problem, bundles, request = portfolio.problem, portfolio.bundles, portfolio.request
     only_one = _is_chain(bundles) and allowed_positions(problem).size == bundles.count + 1
-    layout = least_bottleneck(problem, request.num_stages, prove=only_one)
+    # Of other objectives it is where searches begin, and they move cuts themselves.
+    coarse = request.objective is not Objective.THROUGHPUT
+    layout = least_bottleneck(problem, request.num_stages, prove=only_one and not coarse, coarse=coarse)
     if layout is None:
         return
     portfolio.in_program_order = contiguous(problem, layout.boundaries, layout.devices)

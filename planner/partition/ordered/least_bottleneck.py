@@ -43,24 +43,28 @@ MAX_WALK_POSITIONS, COARSE_WALK_POSITIONS = 512, 64
 MAX_TRIED_READS = 4_000_000
 
 
-def least_bottleneck(problem: PartitionProblem, num_stages: int = 0, *, prove: bool = True) -> Layout | None:
+def least_bottleneck(
+    problem: PartitionProblem, num_stages: int = 0, *, prove: bool = True, coarse: bool = False
+) -> Layout | None:
     """None if nothing fits: no segments, in any order of the devices that was tried, stay within memory. Without
-    `prove`, the bound is one that needs no search of its own.
+    `prove`, the bound is one that needs no search of its own. If it may be `coarse`, a layout over few of many
+    positions will do: for searches that go on from there.
 
     In training, what a stage keeps may depend on the number of stages behind it: see `_least_in_training`.
     """
     few = problem.training is None or not depends_on_num_stages(problem.training)
     if num_stages or few or problem.device_memory_bytes.min() >= everything_bytes(problem):
-        return _least_bottleneck(problem, num_stages, prove=prove)[0]
-    return _least_in_training(problem)
+        return _least_bottleneck(problem, num_stages, prove=prove, coarse=coarse)[0]
+    return _least_in_training(problem, coarse=coarse)
 
 
-def _least_in_training(problem: PartitionProblem) -> Layout | None:
+def _least_in_training(problem: PartitionProblem, *, coarse: bool) -> Layout | None:
     """As if each stage kept one microbatch: a bound, and the answer if that fits in truth. Else every number of stages
     in turn: exact up to MAX_TRAINING_POSITIONS, beyond that over the positions most worth cutting at, and over
     all of them for what fits wherever a stage stands. The first of equal plans is chosen."""
     assert problem.training is not None
-    lightest, bound = _least_bottleneck(replace(problem, training=replace(problem.training, microbatches=1)), 0)
+    light = replace(problem, training=replace(problem.training, microbatches=1))
+    lightest, bound = _least_bottleneck(light, 0, coarse=coarse)
     if lightest and evaluate_layout(problem, lightest.boundaries, lightest.devices).fits(problem):
         return lightest
     most = min(problem.num_devices, allowed_positions(problem).size - 1)
@@ -70,13 +74,13 @@ def _least_in_training(problem: PartitionProblem) -> Layout | None:
         bound = max(bound, min(least for _, least in exact))
     else:
         # As many kept as there could be stages: what fits so, fits.
-        safe, _ = _least_bottleneck(problem, 0)
+        safe, _ = _least_bottleneck(problem, 0, coarse=coarse)
         plans = [safe] if safe is not None else []
         for stages in range(1, most + 1):
             shared = ordered_pass(problem, stages)
             limit = min((one.bottleneck_seconds for one in plans), default=np.inf)
-            coarse = shared.search(few_positions(problem, TRAINING_POSITIONS), limit)
-            layout = shared.layout(coarse.boundaries, coarse.steps)
+            solution = shared.search(few_positions(problem, TRAINING_POSITIONS), limit)
+            layout = shared.layout(solution.boundaries, solution.steps)
             plans += [layout] if layout is not None else []
     if not plans:
         return None
@@ -84,11 +88,15 @@ def _least_in_training(problem: PartitionProblem) -> Layout | None:
     return replace(best, lower_bound_seconds=min(best.bottleneck_seconds, bound))
 
 
-def _least_bottleneck(problem: PartitionProblem, num_stages: int, *, prove: bool = True) -> tuple[Layout | None, float]:
+def _least_bottleneck(
+    problem: PartitionProblem, num_stages: int, *, prove: bool = True, coarse: bool = False
+) -> tuple[Layout | None, float]:
     """With a bound for every layout of so many stages, infinite where there is provably none."""
     problem = without_idle_memory(problem)
     in_hand = _coarse_layout(problem, num_stages)
     if in_hand is not None:
+        if coarse and allowed_positions(problem).size > COARSE_POSITIONS:
+            return in_hand, 0.0
         problem = without_idle_memory(problem, in_hand.bottleneck_seconds)
     shared = ordered_pass(problem, num_stages)
     proven = 0.0

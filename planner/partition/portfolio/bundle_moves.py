@@ -30,18 +30,28 @@ from planner.partition.turns_kernel import ONCE, Turns, turns_of
 
 # Of which each has half the steps of the one before.
 _TRIALS = 3
+# From what the moves before came to, as long as they gain so much of the seconds.
+_MOST_TIMES, _WORTH_AGAIN = 3, 1e-3
 
 
 def offer_moved_bundles(portfolio: Portfolio) -> None:
-    """From the best in hand without its copies, where each stage has a device of its own."""
-    problem, request, best = portfolio.problem, portfolio.request, portfolio.best
+    """From the best in hand without its copies, where each stage has a device of its own; and again from there."""
+    for _ in range(_MOST_TIMES):
+        before = _without_copies(portfolio)
+        devices = before.assignment.device_of_stage
+        if len(devices) == 1 or len(set(devices)) < len(devices) or portfolio.is_over:
+            return
+        _offer_moved_from(portfolio, before)
+        if _without_copies(portfolio).value > before.value * (1 - _WORTH_AGAIN):
+            return
+
+
+def _without_copies(portfolio: Portfolio) -> Scored:
+    best = portfolio.best
     assert best is not None
-    if best.assignment.replicas:
-        best = score(problem, replace(best.assignment, replicas=()), request.objective)
-    devices = best.assignment.device_of_stage
-    if len(devices) == 1 or len(set(devices)) < len(devices):
-        return
-    _offer_moved_from(portfolio, best)
+    if not best.assignment.replicas:
+        return best
+    return score(portfolio.problem, replace(best.assignment, replicas=()), portfolio.request.objective)
 
 
 def _offer_moved_from(portfolio: Portfolio, start: Scored) -> None:

@@ -105,6 +105,21 @@ def test_what_fits_is_planned_where_the_search_gives_up(monkeypatch: pytest.Monk
     assert assignment.lower_bound_seconds == pytest.approx(0.25)
 
 
+def test_a_coarse_layout_is_over_few_of_many_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of no more positions than these it is the least."""
+    problem = chain([[1.0] * 12] * 2, value_bytes=[0] * 13)
+
+    def seconds() -> float:
+        layout = least_bottleneck.least_bottleneck(problem, prove=False, coarse=True)
+        assert layout is not None
+        assert layout.lower_bound_seconds <= 6.0 < layout.bottleneck_seconds + 1e-9
+        return layout.bottleneck_seconds
+
+    assert seconds() == pytest.approx(6.0, rel=1e-3)
+    monkeypatch.setattr(least_bottleneck, "COARSE_POSITIONS", 4)
+    assert seconds() == pytest.approx(8.0, rel=1e-3)
+
+
 def test_what_nodes_keep_within_is_among_all_that_a_program_needs() -> None:
     """A plan that holds no more than that is the same with more memory: here all else is of 0 bytes."""
     made = problem_of(

@@ -26,7 +26,7 @@ from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import bundles_of
 from planner.partition.request import Request
-from planner.partition.score import score
+from planner.partition.score import Scored, score
 from planner.partition.traffic import traffic
 from tests.planner.partition.exact import every_assignment
 from tests.planner.partition.ordered.test_cut_moves import drawn
@@ -72,6 +72,24 @@ def test_loads_are_those_of_evaluate_and_buffers_those_of_its_crossings(drawn: P
         of_states = np.bincount(stage_of_bundle, held, len(stages))
         np.testing.assert_allclose(state.sums[kernel.USED] - of_states, buffers(drawn, assignment))
         assert (of_states <= [stage.state_bytes for stage in stages]).all()
+
+
+def test_bundles_move_on_from_where_they_came_to_as_long_as_they_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = chain([[1.0] * 6] * 2, value_bytes=[0] * 7)
+    ends = [contiguous(drawn, (0, cut, 6), (0, 1)) for cut in (4, 3, 3, 3)]
+    starts: list[float] = []
+
+    def moved(portfolio: Portfolio, start: Scored) -> None:
+        starts.append(start.value)
+        portfolio.offer(ends[len(starts) - 1])
+
+    monkeypatch.setattr(bundle_moves, "_offer_moved_from", moved)
+    portfolio = Portfolio(drawn, THROUGHPUT)
+    portfolio.offer(contiguous(drawn, (0, 5, 6), (0, 1)))
+    offer_moved_bundles(portfolio)
+    assert starts == pytest.approx([5.0, 4.0, 3.0], rel=1e-3)
+    offer_moved_bundles(portfolio)
+    assert len(starts) == 4, "from the same start only once"
 
 
 @random_examples(60)
