@@ -36,13 +36,14 @@ _MOST_TIMES, _WORTH_AGAIN = 3, 1e-3
 
 def offer_moved_bundles(portfolio: Portfolio) -> None:
     """From the best in hand without its copies, where each stage has a device of its own; and again from there."""
+    start = _without_copies(portfolio)
     for _ in range(_MOST_TIMES):
-        before = _without_copies(portfolio)
-        devices = before.assignment.device_of_stage
+        devices = start.assignment.device_of_stage
         if len(devices) == 1 or len(set(devices)) < len(devices) or portfolio.is_over:
             return
-        _offer_moved_from(portfolio, before)
-        if _without_copies(portfolio).value > before.value * (1 - _WORTH_AGAIN):
+        _offer_moved_from(portfolio, start)
+        before, start = start, _without_copies(portfolio)
+        if start.value > before.value * (1 - _WORTH_AGAIN):
             return
 
 
