@@ -70,7 +70,7 @@ def _without_dropout(module: nn.Module) -> nn.Module:
     """transformers names every probability of leaving something out with "drop"."""
     for part in module.modules():
         for owner in (part, getattr(part, "config", None)):
-            for name, value in list(vars(owner).items()) if owner is not None else ():
+            for name, value in list(getattr(owner, "__dict__", {}).items()):
                 if isinstance(value, float) and "drop" in name:
                     setattr(owner, name, 0.0)
         if isinstance(part, nn.modules.dropout._DropoutNd):

@@ -10,14 +10,16 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from torch import nn
+from torch import fx, nn
 from torch.autograd.function import _SingleLevelFunction
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from planner.client.export.keyword_inputs import named_keywords
 from planner.client.export.passes.named_states import use_named_states
 from planner.client.export.plain_weights import with_plain_weights
 from planner.client.export.remedies import line_that_asks, remedy, remedy_for_data
+from planner.client.export.unchanged import unchanged
 from planner.errors import UnsupportedModule
 
 # How torch's messages go on, about tools that are not ours.
@@ -42,7 +44,9 @@ def capture(
     module = with_plain_weights(module)
     try:
         with torch.inference_mode(False), torch.enable_grad(), _custom_functions(module) as called:
-            program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+            with unchanged(module), named_keywords(module, kwargs):
+                program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+            _complete_users(program)
             use_named_states(program, what, is_trained=module.training and not strict)
             _forget_gradients(program)
             program = _for_whole_batches(program)
@@ -58,6 +62,17 @@ def capture(
         raise UnsupportedModule(
             f"{what}: torch.export cannot capture it: {_first_lines(error)}\n{remedy(error)}"
         ) from error
+
+
+def _complete_users(program: ExportedProgram) -> None:
+    """Where the forward opens a region (autocast, no_grad), torch.export forgets of a node before it that nothing in
+    the region reads, such as a slice whose size alone is asked for, that it is a user of what it reads.
+    """
+    for part in program.graph_module.modules():
+        if isinstance(part, fx.GraphModule):
+            for node in part.graph.nodes:
+                for source in node.all_input_nodes:
+                    source.users.setdefault(node)
 
 
 def _forget_gradients(program: ExportedProgram) -> None:

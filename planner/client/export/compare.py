@@ -23,6 +23,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from planner.client.export.states import tensor_of
+from planner.client.export.unchanged import unchanged
 
 _MAX_BUFFER_BYTES = 1 << 30
 _STATES = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -109,17 +110,12 @@ def _still(leaf: Any) -> Any:
 
 @contextmanager
 def _put_back(module: nn.Module) -> Iterator[None]:
-    """Leaves a module as torch.export does: with the attributes that it had, and what was in its buffers."""
-    attributes = [(part, dict(vars(part)), dict(part._buffers)) for part in module.modules()]
+    """Leaves a module as it was, with what was in its buffers."""
     contents = [(buffer, buffer.detach().clone()) for buffer in module.buffers() if buffer.grad_fn is None]
     try:
-        yield
+        with unchanged(module):
+            yield
     finally:
-        for part, before, buffers in attributes:
-            vars(part).clear()
-            vars(part).update(before)
-            part._buffers.clear()
-            part._buffers.update(buffers)
         for buffer, content in contents:
             if buffer.grad_fn is not None:
                 buffer.detach_()

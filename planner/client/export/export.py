@@ -23,7 +23,8 @@ def export(
 ) -> ExportedModel:
     """The module's forward as it stands (train or eval), for inputs shaped like the examples.
 
-    `dynamic_shapes` is torch.export's. A module on the meta device gives a graph without weights, which can be planned.
+    `dynamic_shapes` is torch.export's, and those of inputs that go into **kwargs may stand beside the others, by name.
+    A module on the meta device gives a graph without weights, which can be planned.
     The program is what runs with autograd on: torch's fused inference kernels for nn.MultiheadAttention and
     nn.TransformerEncoderLayer, which round differently, are not in it (torch.backends.mha.set_fastpath_enabled).
     Module and program run once on the examples, and a warning tells where outputs differ by more than rounding, unless

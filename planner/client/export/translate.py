@@ -17,6 +17,7 @@ from planner.client.export.encode_nodes import NodeEncoder
 from planner.client.export.encode_signature import encode_inputs, encode_outputs
 from planner.client.export.encode_states import encode_states
 from planner.client.export.exported_model import ExportedModel
+from planner.client.export.keyword_inputs import by_name
 from planner.client.export.passes.drop_assertions import drop_assertions
 from planner.client.export.passes.drop_dead import drop_dead
 from planner.client.export.passes.fill_constants import fill_constants
@@ -49,6 +50,7 @@ def translate(
     for index, leaf in enumerate(tree_leaves((args, kwargs))):
         if isinstance(leaf, torch.Tensor):
             check_tensor(leaf, f"input {index}")
+    dynamic_shapes = by_name(module, dynamic_shapes)
     captured = capture(module, args, kwargs, dynamic_shapes, strict)
     program = captured.program
     difference = difference_of_numbers(module, program, args, kwargs) if compare else ""

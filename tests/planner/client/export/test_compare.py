@@ -103,6 +103,37 @@ def test_buffers_attributes_and_inputs_are_as_they_were() -> None:
     assert torch.equal(features, FEATURES)
 
 
+class Remembers(nn.Module):
+    """Works its tables out in the first call, and keeps them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: torch.Tensor | None = None
+        self.tables: dict[str, Any] = {"by size": {}, "all": []}
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        by_size = self.tables["by size"]
+        if features.shape[1] not in by_size:
+            by_size[features.shape[1]] = torch.arange(features.shape[1])
+            self.tables["all"].append(by_size[features.shape[1]])
+            self.register_buffer("bias", torch.ones(features.shape[1]), persistent=False)
+        self.last = self.bias * by_size[features.shape[1]]
+        return features + self.last
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attribute")
+@pytest.mark.parametrize("compare", [True, False])
+def test_what_a_forward_keeps_for_the_next_is_not_kept_of_an_export(compare: bool) -> None:
+    module = Remembers()
+
+    assert told_by(module, FEATURES, compare=compare) == []
+
+    assert module.last is None
+    assert module.tables == {"by size": {}, "all": []}
+    assert not list(module.buffers())
+    assert torch.equal(module(FEATURES), FEATURES + torch.arange(4))
+
+
 class Draws(nn.Module):
     def __init__(self, body: Any) -> None:
         super().__init__()

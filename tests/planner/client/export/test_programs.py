@@ -136,6 +136,15 @@ def nested_regions(module: Program, features: torch.Tensor) -> Any:
     return low, full, low_again, fixed
 
 
+def region_of_a_size(module: Program, features: torch.Tensor) -> Any:
+    """As rotary embeddings do: of what they are given they ask for its size alone."""
+    hidden = module.linear(features)
+    rest = hidden[:, 1:]
+    with torch.autocast("cpu", enabled=False):
+        positions = torch.arange(rest.shape[1], dtype=torch.float32)
+    return hidden[:, 1:] * positions
+
+
 def containers(module: Program, features: torch.Tensor) -> Any:
     return Pair(module.linear(features), [features, None, {"flag": True, "number": 3.5, "text": "t"}])
 
@@ -293,6 +302,7 @@ PROGRAMS = (
     written_buffers,
     dropout_in_place,
     nested_regions,
+    region_of_a_size,
     containers,
     ordered_dict,
     results_in_several_pieces,
@@ -340,6 +350,36 @@ ALIKE = (
 )
 def test_comes_back_bitwise(body: Callable[..., Any], train: bool, tmp_path: Path) -> None:
     _assert_comes_back(body, train, tmp_path)
+
+
+class PassesOn(nn.Module):
+    """As adapters around a model do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, scale: torch.Tensor, *shifts: torch.Tensor, **others: torch.Tensor) -> torch.Tensor:
+        return self.linear(others["features"]) * scale + others["bias"] + sum(shifts)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_dynamic_shapes_of_keyword_arguments_go_by_their_names(nested: bool, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    module = PassesOn()
+    batches = [
+        Batch(args=(torch.ones(4), torch.ones(4)), kwargs={"bias": torch.ones(4), "features": torch.randn(rows, 4)})
+        for rows in (3, 7)
+    ]
+    of_others = {"bias": None, "features": {0: Dim("rows")}}
+    shapes = {"scale": None, "shifts": (None,), **({"others": of_others} if nested else of_others)}
+
+    exported = export(module, batches[0].args, batches[0].kwargs, dynamic_shapes=shapes)
+    program = reload(exported, tmp_path)
+
+    assert [symbol.name for symbol in exported.graph.symbols] == ["rows"]
+    for batch in batches:
+        assert_bitwise_equal(run_program(exported, program, batch), module(*batch.args, **batch.kwargs))
 
 
 @pytest.mark.slow
