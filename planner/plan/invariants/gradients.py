@@ -1,11 +1,12 @@
 """Which values a backward pass reaches, and which gradients edges bring back, found anew from the graph.
 
-A value has a gradient if a chain of differentiable values leads there from a trained state.
+A value has a gradient if a chain of differentiable values leads there from a trained state; a write in place leads to
+all that was in the storage so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from planner.graph.ir import Graph, Node, ValueKind, values_in
@@ -36,9 +37,17 @@ def find_gradients(plan: Plan, graph: Graph, history: ProgramHistory) -> Gradien
         value.id: _is_differentiable(value.kind, value.dtype.value if value.dtype else "") for value in graph.values
     }
     values = set(trained)
+    tokens_of = history.final.tokens
+    holders: dict[int, list[int]] = {}
+    for value_id in history.given_tokens:
+        _hold(holders, tokens_of[value_id], value_id)
     for node, effect in zip(graph.nodes, history.effects, strict=True):
+        for value_id in effect.outputs:
+            _hold(holders, tokens_of[value_id], value_id)
         if _differentiates(node) and any(value_id in values for value_id in effect.reads):
-            values.update(value_id for value_id in (*effect.outputs, *_changed(node)) if kinds[value_id])
+            touched = {token for value_id in _changed(node) for token in tokens_of[value_id]}
+            reached = (*effect.outputs, *(value_id for token in touched for value_id in holders[token]))
+            values.update(value_id for value_id in reached if kinds[value_id])
     nodes = frozenset(index for index, effect in enumerate(history.effects) if not values.isdisjoint(effect.outputs))
     input_ids = {value_id for entry in graph.inputs for value_id in values_in(entry.content)}
     tokens = frozenset(history.given_tokens[value_id] for value_id in trained)
@@ -77,6 +86,11 @@ def _may_recompute(plan: Plan) -> bool:
 
 def _differentiates(node: Node) -> bool:
     return node.context.grad_enabled and not facts_of(node.operator.name).detaches
+
+
+def _hold(holders: dict[int, list[int]], tokens: Iterable[int], value_id: int) -> None:
+    for token in tokens:
+        holders.setdefault(token, []).append(value_id)
 
 
 def _changed(node: Node) -> Iterator[int]:

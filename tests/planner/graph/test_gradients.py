@@ -59,6 +59,20 @@ def test_what_is_written_in_place_carries_it_from_then_on() -> None:
     assert {target, written} <= values_with_gradient(trained(writer.graph(writer.multiply(target))))
 
 
+def test_what_is_written_through_a_view_carries_it_as_a_whole() -> None:
+    writer = GraphWriter()
+    target, other = writer.multiply(writer.input()), writer.multiply(writer.input())
+    window = writer.view(target)
+    before = writer.multiply(window)
+    beside = writer.view(target)
+    written = writer.add_in_place(window, writer.state())
+    after = writer.multiply(target)
+
+    carried = values_with_gradient(trained(writer.graph(after, before, other)))
+    assert {target, window, beside, written, after} <= carried
+    assert carried.isdisjoint({before, other})
+
+
 def test_an_opaque_value_may_vary_and_an_integer_does_not() -> None:
     writer = GraphWriter()
     weight = writer.state()

@@ -235,6 +235,17 @@ def test_gradients_and_backward_passes_are_only_where_something_is_trained_befor
     assert refused(with_stage(sound_plan(), 0, backward_seconds=1e-12)) == "backward_seconds"
 
 
+def test_what_is_written_through_a_view_has_a_gradient_that_comes_back() -> None:
+    writer = GraphWriter()
+    target = writer.multiply(writer.input())
+    writer.add_in_place(writer.view(target), writer.state())
+    graph = trained(writer.graph(writer.multiply(target)))
+    options = PlanOptions(mode=BalancedMode(num_stages=2), training=Training(microbatches=2))
+    plan = make_plan(graph, "id", uneven(2), options)
+    assert [edge.gradient_value_ids for edge in plan.edges] == [(target,)]
+    assert refused(with_edge(plan, 0, gradient_value_ids=()), graph) == "edge_gradients"
+
+
 def test_an_input_has_no_gradient_that_comes_back_even_if_a_trained_state_is_added_to_it() -> None:
     writer = GraphWriter()
     batch, weight = writer.input(), writer.state()
