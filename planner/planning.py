@@ -256,8 +256,7 @@ def _check_trainable(graph: Graph) -> None:
     if graph.custom_backwards:
         raise OptionsError(
             f"graph {shown(graph.name)} cannot be trained: it has the forward of {shown(graph.custom_backwards[0])}, a "
-            "custom torch.autograd.Function, and not its backward; write the function with torch's own operators and "
-            "export the module again",
+            "custom torch.autograd.Function, and not its backward; export the module in training, as train() leaves it",
             function=graph.custom_backwards[0][:200],
         )
 

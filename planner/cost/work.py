@@ -14,8 +14,9 @@ from planner.cost.shapes import Shape, shapes_of
 from planner.errors import GraphError
 from planner.graph.alias import storage_roots
 from planner.graph.expression import Expression, evaluate
-from planner.graph.ir import Argument, ArgumentList, Dtype, Graph, Node, OperatorKind, SubgraphReference, values_read
+from planner.graph.ir import Dtype, Graph, Node, OperatorKind, values_read
 from planner.graph.operators import facts_of
+from planner.graph.subgraphs import subgraphs_run
 
 Floats = npt.NDArray[np.float64]
 MAX_SUBGRAPH_DEPTH = 64
@@ -68,8 +69,7 @@ def _node_work(
         return (0.0, 0.0, 0.0)
     if node.operator.kind is OperatorKind.HIGHER_ORDER:
         # One branch runs; which is not known, so the dearest counts.
-        arguments = (*node.arguments, *(argument for _, argument in node.keyword_arguments))
-        branches = [inner[index] for index in _subgraphs_in(arguments)]
+        branches = [inner[index] for index in subgraphs_run(node)]
         return max(branches, default=(0.0, float(bytes_moved(node, shapes)), 1.0))
     flops = node_flops(node, shapes) if node.flops is None else _count(node.flops, symbol_values)
     size_bytes = bytes_moved(node, shapes) if node.bytes_moved is None else _count(node.bytes_moved, symbol_values)
@@ -79,18 +79,6 @@ def _node_work(
 def _count(expression: Expression, symbol_values: Mapping[int, int]) -> int:
     """Checked at the hints only: at other sizes it might be below zero."""
     return max(0, evaluate(expression, symbol_values))
-
-
-def _subgraphs_in(arguments: Sequence[Argument]) -> list[int]:
-    indexes: list[int] = []
-    for argument in arguments:
-        if isinstance(argument, SubgraphReference):
-            indexes.append(argument.subgraph_index)
-        elif isinstance(argument, ArgumentList):
-            indexes.extend(_subgraphs_in(argument.items))
-        elif isinstance(argument, tuple):
-            indexes.extend(_subgraphs_in(argument))
-    return indexes
 
 
 def _dtype(node: Node, shapes: Mapping[int, Shape]) -> Dtype | None:

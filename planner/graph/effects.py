@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.graph.ir import Argument, Graph, Node, OperatorKind, SubgraphReference, Value, ValueKind, values_in
+from planner.graph.ir import Argument, Graph, Node, OperatorKind, Value, ValueKind, values_in
 from planner.graph.operators import facts_of
+from planner.graph.subgraphs import subgraphs_run
 
 _WITH_STORAGE = frozenset({ValueKind.TENSOR, ValueKind.OPAQUE})
 
@@ -22,7 +23,7 @@ def writes(graph: Graph, node: Node) -> tuple[int, ...]:
         written.update(_values_at(node, (3, 4)))
     if _is_in_place(node):
         written.update(_values_at(node, (0,)))
-    if any(_writes_an_input(subgraph) for subgraph in _subgraphs(graph, node)):
+    if any(_writes_an_input(graph.subgraphs[index]) for index in subgraphs_run(node)):
         written.update(_all_values(node))
     return tuple(sorted(written))
 
@@ -52,7 +53,7 @@ def copies(node: Node, output: Value, source: Value) -> bool:
 
 def _sources(graph: Graph, node: Node) -> tuple[int, ...]:
     facts = facts_of(node.operator.name)
-    if any(_returns_an_input(subgraph) for subgraph in _subgraphs(graph, node)):
+    if any(_returns_an_input(graph.subgraphs[index]) for index in subgraphs_run(node)):
         return _all_values(node)
     if facts.lone_operand:
         operands = _operands(node)
@@ -95,14 +96,6 @@ def _operands(node: Node) -> tuple[int, ...]:
     """One value as often as it is given."""
     arguments = (*node.arguments, *(argument for _, argument in node.keyword_arguments))
     return tuple(value for argument in arguments for value in values_in(argument))
-
-
-def _subgraphs(graph: Graph, node: Node) -> Iterator[Graph]:
-    if node.operator.kind is not OperatorKind.HIGHER_ORDER:
-        return
-    for argument in (*node.arguments, *(argument for _, argument in node.keyword_arguments)):
-        if isinstance(argument, SubgraphReference):
-            yield graph.subgraphs[argument.subgraph_index]
 
 
 def _writes_an_input(subgraph: Graph) -> bool:

@@ -20,6 +20,7 @@ from planner.graph.ir import (
     Value,
     ValueReference,
 )
+from planner.graph.subgraphs import subgraphs_read
 from planner.plan.expansion import expanded_plan
 from planner.plan.plan import Plan
 
@@ -83,27 +84,14 @@ def _used_subgraphs(graph: Graph, nodes: tuple[Node, ...]) -> tuple[tuple[Graph,
     """The subgraphs that the nodes speak of, in the graph's order, and the nodes with references renumbered."""
     if not graph.subgraphs:
         return (), nodes
-    used = sorted({index for node in nodes for argument in _arguments(node) for index in _subgraphs_in(argument)})
+    used = sorted({index for node in nodes for index in subgraphs_read(node)})
     new_index = {old: new for new, old in enumerate(used)}
     renumbered = tuple(_map_subgraphs(node, lambda old: new_index[old]) for node in nodes)
     return tuple(graph.subgraphs[old] for old in used), renumbered
 
 
-def _arguments(node: Node) -> tuple[Argument, ...]:
-    return (*node.arguments, *(argument for _, argument in node.keyword_arguments))
-
-
-def _subgraphs_in(argument: Argument) -> Iterator[int]:
-    if isinstance(argument, SubgraphReference):
-        yield argument.subgraph_index
-    items = argument.items if isinstance(argument, ArgumentList) else argument
-    if isinstance(items, tuple):
-        for item in items:
-            yield from _subgraphs_in(item)
-
-
 def _map_subgraphs(node: Node, renumber: Callable[[int], int]) -> Node:
-    if not any(True for argument in _arguments(node) for _ in _subgraphs_in(argument)):
+    if not any(True for _ in subgraphs_read(node)):
         return node
 
     def renumbered(argument: Argument) -> Argument:

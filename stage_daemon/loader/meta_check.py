@@ -7,7 +7,7 @@ one that reads a float which another stage makes of sizes, since a graph does no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,10 +21,10 @@ from torch._subclasses.fake_tensor import (
 from protos.v1 import graph_pb2 as pb
 from stage_daemon.errors import DaemonError, InvalidGraph, ShapeMismatch
 from stage_daemon.loader.bounds import shown
-from stage_daemon.loader.branch import run_cond
 from stage_daemon.loader.contexts import leave_as_found
 from stage_daemon.loader.declared import Declared, declared_tensor, symbol_hints
 from stage_daemon.loader.expressions import evaluate, symbols_in
+from stage_daemon.loader.higher_order import run_cond, run_custom_function
 from stage_daemon.loader.rebuild import LABEL, VALUE_ID
 from stage_daemon.loader.stage_module import StageModule
 
@@ -97,22 +97,40 @@ class _Trial(fx.Interpreter):
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is run_cond:
-            return self._run_both(*args)
+            return self._run_both_branches(*args)
+        if target is run_custom_function:
+            return self._run_both_passes(*args)
         if target is torch.ops.aten._grouped_mm.default and args[0].dtype is not torch.bfloat16:
             return _grouped_product(*args, **kwargs)
         return super().call_function(target, args, kwargs)
 
-    def _run_both(self, condition: Any, if_true: StageModule, if_false: StageModule, operands: tuple[Any, ...]) -> Any:
-        outputs = None
-        for branch in (if_true, if_false):
-            index = next(
-                index for index in range(len(self._subgraphs)) if getattr(self._program, f"g{index}") is branch
-            )
-            where = f"{self._where}subgraph {index}, "
-            subgraph = self._subgraphs[index]
-            trial = _Trial(branch.program, subgraph, self._device, where, self._hints, self._unbacked)
-            outputs = trial.run(*operands)
-        return outputs
+    def _run_both_branches(
+        self, condition: Any, if_true: StageModule, if_false: StageModule, operands: Sequence[Any]
+    ) -> Any:
+        self._run_body(if_true, operands)
+        return self._run_body(if_false, operands)
+
+    def _run_both_passes(
+        self,
+        forward: StageModule,
+        backward: StageModule,
+        operands: Sequence[Any],
+        kept: Sequence[int],
+        with_gradient: Sequence[int],
+        differentiable: Sequence[bool],
+    ) -> Any:
+        returned = self._run_body(forward, operands)
+        results, saved = returned[: len(differentiable)], returned[len(differentiable) :]
+        gradients = self._run_body(backward, (*(operands[position] for position in kept), *saved, *results))
+        if len(gradients) != len(with_gradient):
+            raise ValueError(f"its backward gives {len(gradients)} gradients, for {len(with_gradient)} operands")
+        return results
+
+    def _run_body(self, body: StageModule, operands: Sequence[Any]) -> Any:
+        index = next(index for index in range(len(self._subgraphs)) if getattr(self._program, f"g{index}") is body)
+        where = f"{self._where}subgraph {index}, "
+        trial = _Trial(body.program, self._subgraphs[index], self._device, where, self._hints, self._unbacked)
+        return trial.run(*operands)
 
     def _depends_on_data(self, node: fx.Node) -> bool:
         """Whether a call reads or gives a number that only a run tells: such hints fit together by chance."""

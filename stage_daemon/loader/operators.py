@@ -17,7 +17,7 @@ from protos.v1 import graph_pb2 as pb
 from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.errors import InvalidRequest, UnsupportedOperator
 from stage_daemon.loader.bounds import shown
-from stage_daemon.loader.branch import run_cond
+from stage_daemon.loader.higher_order import run_cond, run_custom_function
 from stage_daemon.loader.packed import float8_product, int4_product
 from stage_daemon.loader.scalars import SCALAR_FUNCTIONS
 from stage_daemon.loader.vocabulary import rows
@@ -27,6 +27,13 @@ OperatorKey = tuple[int, str, str]
 _CHECKED: Mapping[str, Callable[..., Any]] = {
     "aten::_weight_int4pack_mm_for_cpu": int4_product,
     "aten::_scaled_mm": float8_product,
+}
+_HIGHER_ORDER: Mapping[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "cond": (run_cond, ("condition", "if_true", "if_false", "operands")),
+    "custom_function": (
+        run_custom_function,
+        ("forward", "backward", "operands", "kept", "with_gradient", "differentiable"),
+    ),
 }
 _allowed: dict[OperatorKey, Implementation] = {}
 
@@ -93,10 +100,10 @@ def _entry(kind: str, name: str, overload: str) -> tuple[OperatorKey, Implementa
         return (pb.OPERATOR_KIND_PYTHON, name, overload), Implementation(
             function=function, argument_names=names, num_positional=num_allowed, num_required=num_required
         )
-    assert (kind, name) == ("higher_order", "cond"), f"operators.txt: {kind} {name}"
-    names = ("condition", "if_true", "if_false", "operands")
+    assert kind == "higher_order", f"operators.txt: {kind} {name}"
+    function, names = _HIGHER_ORDER[name]
     return (pb.OPERATOR_KIND_HIGHER_ORDER, name, overload), Implementation(
-        function=run_cond, argument_names=names, num_positional=4, num_required=4
+        function=function, argument_names=names, num_positional=len(names), num_required=len(names)
     )
 
 

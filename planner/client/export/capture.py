@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import fx, nn
-from torch.autograd.function import _SingleLevelFunction
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from planner.client.export.custom_functions import custom_functions
 from planner.client.export.keyword_inputs import named_keywords
 from planner.client.export.passes.named_states import use_named_states
 from planner.client.export.plain_weights import with_plain_weights
@@ -43,14 +40,15 @@ def capture(
     args, kwargs = _distinct((args, kwargs))
     module = with_plain_weights(module)
     try:
-        with torch.inference_mode(False), torch.enable_grad(), _custom_functions(module) as called:
+        with torch.inference_mode(False), torch.enable_grad(), custom_functions(module) as functions:
             with unchanged(module), named_keywords(module, kwargs):
                 program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
             _complete_users(program)
             use_named_states(program, what, is_trained=module.training and not strict)
             _forget_gradients(program)
             program = _for_whole_batches(program)
-        return Captured(program=program, custom_backwards=tuple(called))
+            functions.put_in(program)
+        return Captured(program=program, custom_backwards=tuple(functions.inlined))
     except UnsupportedModule:
         raise
     except GuardOnDataDependentSymNode as error:
@@ -116,37 +114,6 @@ def _distinct(inputs: Any) -> Any:
         return leaf
 
     return pytree.tree_map_only(torch.Tensor, distinct, inputs)
-
-
-@contextlib.contextmanager
-def _custom_functions(module: nn.Module) -> Iterator[dict[str, None]]:
-    """While a module is captured, the custom torch.autograd.Functions that it calls, by name.
-
-    In evaluation their forward is all that matters, and torch.export inlines it; in training the first is refused.
-    """
-    what, exporting = type(module).__name__, threading.get_ident()
-    training = any(part.training for part in module.modules())
-    called: dict[str, None] = {}
-
-    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if not cls.__module__.startswith("torch.") and threading.get_ident() == exporting:
-            name = f"{cls.__module__}.{cls.__qualname__}"
-            if training:
-                raise UnsupportedModule(
-                    f"{what}: calls {name}, a custom torch.autograd.Function, whose backward is Python code that a "
-                    "graph cannot hold; call eval() on the module to export what it computes, or write its forward "
-                    "with torch's own operators"
-                )
-            called[name] = None
-        return super(_SingleLevelFunction, cls).apply(*args, **kwargs)  # type: ignore[misc]
-
-    # Below Function.apply, which a module may have taken hold of before: `double = Doubling.apply`.
-    below: Any = _SingleLevelFunction
-    below.apply = classmethod(apply)
-    try:
-        yield called
-    finally:
-        del below.apply
 
 
 def _first_line(error: Exception) -> str:

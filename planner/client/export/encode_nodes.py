@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from planner.client.export.arguments import argument_of
+from planner.client.export.custom_functions import CUSTOM_FUNCTION
 from planner.client.export.effects import argument_at, mutated_positions
 from planner.client.export.module_paths import module_path
 from planner.client.export.operator_costs import cost_of
@@ -156,7 +157,7 @@ class NodeEncoder:
             return (), False
         if not node.users:
             return (0,), False
-        self._what[node] = reference = self._define(fake, node.name, self._gradient_of(node, fake))
+        self._what[node] = reference = self._define(fake, node.name, self._has_gradient(node, 0, fake))
         return (reference.value_id,), False
 
     def _elements(self, node: fx.Node, fakes: Sequence[Any]) -> tuple[int, ...]:
@@ -171,29 +172,33 @@ class NodeEncoder:
             if fake is None or not (whole or any(reader.users for reader in reading)):
                 references.append(None)
                 continue
-            reference = self._define(
-                fake, reading[0].name if reading else f"{node.name}.{index}", self._gradient_of(node, fake)
-            )
+            has_gradient = self._has_gradient(node, index, fake)
+            reference = self._define(fake, reading[0].name if reading else f"{node.name}.{index}", has_gradient)
             references.append(reference)
             for reader in reading:
                 self._what[reader] = reference
-                if node in self._needs_gradient:
+                if has_gradient:
                     self._needs_gradient.add(reader)
         self._what[node] = ArgumentList(tuple(references))
         return tuple(reference.value_id if reference else 0 for reference in references)
 
-    def _gradient_of(self, node: fx.Node, fake: Any) -> bool:
+    def _has_gradient(self, node: fx.Node, index: int, fake: Any) -> bool:
+        """The call's result of that index."""
+        if node.target is CUSTOM_FUNCTION and not node.args[5][index]:  # type: ignore[index]
+            return False
         return node in self._needs_gradient and isinstance(fake, torch.Tensor) and _is_differentiable(fake)
 
     def _subgraph(self, module: fx.GraphModule, node: fx.Node) -> Argument:
         body = getattr(module, str(node.target), None)
         if isinstance(body, torch.Tensor):
             raise UnsupportedModule(
-                f"{node.target}: a body of torch.cond, scan or while_loop makes a tensor of several numbers, and "
-                "bodies hold none; make it in the forward around the body, or hold it with register_buffer"
+                f"{node.target}: a body of torch.cond, scan, while_loop or a custom function makes a tensor of several "
+                "numbers, and bodies hold none; make it in the forward around the body, or hold it with register_buffer"
             )
         if not isinstance(body, fx.GraphModule):
-            raise UnsupportedModule(f"{node.target}: only bodies of torch.cond can stand beside the program")
+            raise UnsupportedModule(
+                f"{node.target}: only bodies of torch.cond and custom functions can stand beside the program"
+            )
         encoder = NodeEncoder(self._symbols)
         placeholders = [item for item in body.graph.nodes if item.op == "placeholder"]
         inputs = tuple(Input(name=item.name, content=encoder.define_input(item)) for item in placeholders)

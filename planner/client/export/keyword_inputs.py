@@ -23,8 +23,8 @@ def named_keywords(module: nn.Module, kwargs: Mapping[str, Any]) -> Iterator[Non
     if len(parameters) == len(signature.parameters):
         yield
         return
-    names = [name for name in kwargs if name not in signature.parameters]
-    named = [*parameters, *(Parameter(name, Parameter.KEYWORD_ONLY) for name in names)]
+    own_names = {one.name for one in parameters}
+    others = [Parameter(name, Parameter.KEYWORD_ONLY) for name in kwargs if name not in own_names]
 
     @functools.wraps(forward)
     def named_forward(*args: Any, **kwargs: Any) -> Any:
@@ -33,7 +33,7 @@ def named_keywords(module: nn.Module, kwargs: Mapping[str, Any]) -> Iterator[Non
     own = vars(module)
     before = own.get("forward")
     own["forward"] = named_forward
-    named_forward.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
+    named_forward.__signature__ = signature.replace(parameters=[*parameters, *others])  # type: ignore[attr-defined]
     try:
         yield
     finally:
@@ -43,10 +43,12 @@ def named_keywords(module: nn.Module, kwargs: Mapping[str, Any]) -> Iterator[Non
             own["forward"] = before
 
 
-def by_name(module: nn.Module, dynamic_shapes: Any) -> Any:
+def by_name(module: nn.Module, kwargs: Mapping[str, Any], dynamic_shapes: Any) -> Any:
     """The shapes with those that stand below the name of the **kwargs parameter beside the others."""
     parameters = inspect.signature(module.forward).parameters.values()
     rest = next((one.name for one in parameters if one.kind is Parameter.VAR_KEYWORD), None)
-    if rest is None or not isinstance(dynamic_shapes, Mapping) or not isinstance(dynamic_shapes.get(rest), Mapping):
+    if rest is None or rest in kwargs or not isinstance(dynamic_shapes, Mapping):
+        return dynamic_shapes
+    if not isinstance(dynamic_shapes.get(rest), Mapping):
         return dynamic_shapes
     return {**{name: shape for name, shape in dynamic_shapes.items() if name != rest}, **dynamic_shapes[rest]}

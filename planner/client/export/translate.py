@@ -50,7 +50,7 @@ def translate(
     for index, leaf in enumerate(tree_leaves((args, kwargs))):
         if isinstance(leaf, torch.Tensor):
             check_tensor(leaf, f"input {index}")
-    dynamic_shapes = by_name(module, dynamic_shapes)
+    dynamic_shapes = by_name(module, kwargs, dynamic_shapes)
     captured = capture(module, args, kwargs, dynamic_shapes, strict)
     program = captured.program
     difference = difference_of_numbers(module, program, args, kwargs) if compare else ""

@@ -208,7 +208,7 @@ class Bench:
         node = self._graph.nodes[one.first]
         operator = self._graph.operators[node.operator]
         if operator.kind == pb.OPERATOR_KIND_HIGHER_ORDER:
-            raise UnsupportedOperator("which branch runs is not known")
+            raise UnsupportedOperator("what runs of its subgraphs is not known")
         implementation = find_operator(operator)
         described = {value_id: self._values.describe(value_id) for value_id in value_ids(node)}
         states = [value_id for value_id in described if value_id in self._states]

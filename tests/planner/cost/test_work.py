@@ -207,6 +207,13 @@ def test_dearest_branch_counts_wherever_it_stands(arguments: tuple[Argument, ...
     assert work.calls.tolist() == [1.0]
 
 
+def test_of_a_custom_function_its_forward_counts() -> None:
+    graph = conditional(SubgraphReference(0), SubgraphReference(1), subgraphs=(branch(3), branch(8)))
+    operator = Operator(kind=OperatorKind.HIGHER_ORDER, name="custom_function")
+    call = replace(graph.nodes[0], operator=operator)
+    assert graph_work(replace(graph, nodes=(call,)), {}).flops.tolist() == [2 * 2 * 3 * 3]
+
+
 def test_branch_that_is_named_by_keyword_counts() -> None:
     graph = conditional(SubgraphReference(0), subgraphs=(branch(3), branch(8)))
     named = replace(graph.nodes[0], keyword_arguments=(("false_fn", SubgraphReference(1)),))

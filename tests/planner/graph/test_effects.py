@@ -194,6 +194,19 @@ def test_a_branch_may_write_what_it_has_made() -> None:
     assert found_in(branching(returns_input=False, writes_copy=True)) == ([], ())
 
 
+def test_what_a_custom_functions_backward_returns_says_nothing_of_its_results() -> None:
+    forward, backward = GraphWriter(), GraphWriter()
+    gradient = backward.input()
+    writer = GraphWriter()
+    writer.subgraphs += [forward.graph(forward.multiply(forward.input())), backward.graph(backward.view(gradient))]
+    operands = (SubgraphReference(0), SubgraphReference(1), (ValueReference(writer.input()),), (), (0,), (True,))
+    operator = Operator(kind=OperatorKind.HIGHER_ORDER, name="custom_function")
+    writer.call(operator, *operands, outputs=[writer.tensor()])
+    assert found_in(writer) == ([], ())
+    writer.subgraphs.reverse()
+    assert found_in(writer) == ([(2, 1)], ())
+
+
 @pytest.mark.parametrize(("training", "written"), [(True, (2, 3)), (False, ()), (None, (2, 3))])
 def test_a_norm_whose_mode_is_not_known_writes(training: bool | None, written: tuple[int, ...]) -> None:
     writer = GraphWriter()

@@ -253,3 +253,44 @@ def test_nothing_is_computed_and_modes_stay_as_they_were() -> None:
     node(graph, aten("relu"), 1, gives=2)
     check(graph)
     assert torch.is_grad_enabled()
+
+
+def custom_function(of_backward: tuple[int, ...]) -> pb.Graph:
+    """Gives back its operand [2, 3] doubled; `of_backward` are the values of [2, 3] and [3] that its backward gives."""
+    graph = graph_of(2, 3)
+    for takes in (1, 2):
+        body = graph.subgraphs.add(schema_version=1)
+        for value_id in range(1, takes + 1):
+            tensor(body, value_id, 2, 3)
+            body.inputs.add(name=f"x{value_id}", value=value_id)
+    forward, backward = graph.subgraphs
+    tensor(forward, 2, 2, 3)
+    node(forward, aten("add", "Tensor"), 1, 1, gives=2)
+    forward.outputs.add(name="doubled", value=2)
+    for value_id in of_backward:
+        backward.outputs.add(name="gradient", value=value_id)
+    graph.operators.add(kind=pb.OPERATOR_KIND_HIGHER_ORDER, name="custom_function")
+    tensor(graph, 2, 2, 3)
+    call = graph.nodes.add(operator=len(graph.operators) - 1, outputs=[2], name="doubling", returns_tuple=True)
+    call.arguments.add(subgraph=0)
+    call.arguments.add(subgraph=1)
+    call.arguments.add().tuple.items.add(value=1)
+    call.arguments.add().tuple.items.add(integer=0)
+    call.arguments.add().tuple.items.add(integer=0)
+    call.arguments.add().tuple.items.add(boolean=True)
+    graph.outputs.add(name="output", value=2)
+    return graph
+
+
+def test_both_passes_of_a_custom_function_are_tried_out() -> None:
+    check(custom_function((2,)))
+
+    with pytest.raises(InvalidGraph, match="its backward gives 2 gradients, for 1 operands"):
+        check(custom_function((1, 2)))
+
+    refused = custom_function((2,))
+    node(refused.subgraphs[1], aten("view"), 1, gives=3)
+    tensor(refused.subgraphs[1], 3, 5)
+    refused.subgraphs[1].nodes[0].arguments.add().list.items.add(integer=5)
+    with pytest.raises(InvalidGraph, match=r"subgraph 1, node 0 \('n'\): torch refuses the call"):
+        check(refused)

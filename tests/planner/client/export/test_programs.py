@@ -363,6 +363,21 @@ class PassesOn(nn.Module):
         return self.linear(others["features"]) * scale + others["bias"] + sum(shifts)
 
 
+class TakesAnything(nn.Module):
+    def forward(self, **inputs: torch.Tensor) -> torch.Tensor:
+        return inputs["inputs"] * 2
+
+
+def test_an_input_may_have_the_name_of_the_keyword_arguments(tmp_path: Path) -> None:
+    batches = [Batch(kwargs={"inputs": torch.randn(rows, 4)}) for rows in (3, 7)]
+
+    exported = export(TakesAnything(), (), batches[0].kwargs, dynamic_shapes={"inputs": {0: Dim("rows")}})
+    program = reload(exported, tmp_path)
+
+    for batch in batches:
+        assert_bitwise_equal(run_program(exported, program, batch), batch.kwargs["inputs"] * 2)
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_dynamic_shapes_of_keyword_arguments_go_by_their_names(nested: bool, tmp_path: Path) -> None:
     torch.manual_seed(1)

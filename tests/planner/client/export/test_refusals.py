@@ -19,16 +19,6 @@ from planner.errors import GraphError, UnsupportedModule
 OUTSIDE = torch.zeros(4)
 
 
-class Doubling(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient * 2
-
-
 class Inner(nn.Module):
     def __init__(self, body: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()
@@ -88,7 +78,6 @@ def writes_several_tensors(features: torch.Tensor) -> Any:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (Doubling.apply, r"Doubling, a custom torch.autograd.Function.*call eval\(\).*or write its forward with"),
         (
             branches_on_data,
             r"what a tensor holds at test_refusals\.py:\d+ in branches_on_data, 'return features if.*torch\.cond",
@@ -164,13 +153,6 @@ def test_a_name_that_is_code_is_refused() -> None:
     module.forward = lambda features: features + 1  # type: ignore[method-assign]
     with pytest.raises(GraphError, match="import"):
         export(module, (torch.ones(3, 4),))
-
-
-def test_custom_functions_work_again_after_an_export() -> None:
-    with pytest.raises(UnsupportedModule):
-        export(Outer(Doubling.apply), (torch.ones(3, 4),))
-
-    assert torch.equal(Doubling.apply(torch.ones(2)), torch.full((2,), 2.0))
 
 
 def packed_weights() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
