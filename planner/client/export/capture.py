@@ -46,7 +46,7 @@ def capture(
             _complete_users(program)
             use_named_states(program, what, is_trained=module.training and not strict)
             _forget_gradients(program)
-            program = _for_whole_batches(program)
+            program = _for_whole_batches(program, module)
             functions.put_in(program)
         return Captured(program=program, custom_backwards=tuple(functions.inlined))
     except UnsupportedModule:
@@ -80,16 +80,32 @@ def _forget_gradients(program: ExportedProgram) -> None:
             tensor.detach_()
 
 
-def _for_whole_batches(program: ExportedProgram) -> ExportedProgram:
+def _for_whole_batches(program: ExportedProgram, module: nn.Module) -> ExportedProgram:
     """With what torch.vmap maps written for the whole batch, as it runs.
 
     One that writes its inputs or buffers would no longer write them itself: it stays as it is, and is refused later.
+    Regions without gradients would not be such any more: in training they are refused here.
     """
     if not any(getattr(node.target, "__name__", "") == "_add_batch_dim" for node in program.graph.nodes):
         return program
+    if any(part.training for part in module.modules()) and _has_regions_without_gradients(program):
+        raise UnsupportedModule(
+            f"{type(module).__name__}: torch.vmap and torch.no_grad in one module in training: what is written for the "
+            "whole batch has its gradients everywhere; call detach() on what no_grad makes, or write the function that "
+            "vmap maps for the whole batch"
+        )
     plain = program.run_decompositions({})
     written = {**plain.graph_signature.buffers_to_mutate, **plain.graph_signature.user_inputs_to_mutate}
     return program if written else plain
+
+
+def _has_regions_without_gradients(program: ExportedProgram) -> bool:
+    return any(
+        node.target is torch.ops.higher_order.wrap_with_set_grad_enabled and node.args[0] is False
+        for part in program.graph_module.modules()
+        if isinstance(part, fx.GraphModule)
+        for node in part.graph.nodes
+    )
 
 
 def _refuse_ambient_autocast(what: str) -> None:

@@ -161,7 +161,7 @@ class _Call:
         if kwargs:
             raise UnsupportedModule(f"{where}, with keyword arguments; give them by position")
         try:
-            with _disable_current_modes():
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
                 self._returned, self._differentiable, self._parts = self._trace()
         except UnsupportedModule:
             raise
@@ -175,7 +175,7 @@ class _Call:
 
     def new_results(self) -> list[torch.Tensor]:
         """Tensors like its results, without numbers and of storage of their own."""
-        return [torch.empty_like(one) for one in _tensors(self._returned)]
+        return [one.new_empty_strided(one.size(), one.stride()) for one in _tensors(self._returned)]
 
     def in_their_places(self, tensors: Sequence[torch.Tensor]) -> Any:
         """What the function returns, with these in the places of its tensors."""

@@ -155,6 +155,22 @@ def test_a_name_that_is_code_is_refused() -> None:
         export(module, (torch.ones(3, 4),))
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_vmap_beside_no_grad_is_refused_in_training(inside: bool) -> None:
+    def without_gradient(row: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return row.sum()
+
+    def body(features: torch.Tensor) -> torch.Tensor:
+        if inside:
+            return torch.vmap(lambda row: row * without_gradient(row))(features)
+        return torch.vmap(lambda row: row * row.sum())(features) * without_gradient(features)
+
+    with pytest.raises(UnsupportedModule, match=r"torch.vmap and torch.no_grad in one module in training.*detach\(\)"):
+        export(Outer(body).train(), (torch.ones(3, 4),))
+    export(Outer(body).eval(), (torch.ones(3, 4),))
+
+
 def packed_weights() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     from torch.ao.quantization import quantize_dynamic
 
