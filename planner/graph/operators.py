@@ -30,6 +30,7 @@ class OperatorFacts:
     uninitialised: bool = False
     lone_operand: bool = False
     dropout: bool = False
+    evaluation: str = ""
     statistics: bool = False
     converts: bool = False
     saves: str = ""

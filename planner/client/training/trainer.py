@@ -48,6 +48,7 @@ from planner.errors import (
     StepNotApplied,
 )
 from planner.graph.checkpoint import Checkpoint, CheckpointRecord, TrainingProgress, checked_run
+from planner.graph.evaluation import draws_in_evaluation
 from planner.graph.ir import Graph
 from planner.graph.state_names import StateNames
 from protos.v1 import stage_daemon_pb2
@@ -270,9 +271,21 @@ class Trainer:
         self._pending = _Pending()
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns for one batch of at most a microbatch's size, without dropout and the like."""
+        """What the module returns for one batch of at most a microbatch's size, without dropout and the like.
+
+        Warns once of a module that draws random numbers by itself `if self.training`: it does so here too.
+        """
         if self._pipeline is None:
             self._pipeline = self._make_pipeline()
+            drawing = draws_in_evaluation(self.graph)
+            if drawing is not None:
+                where = f"module {drawing.module_path!r}" if drawing.module_path else "the module"
+                warnings.warn(
+                    f"evaluation draws random numbers: {where} does so by itself ({drawing.operator.qualified_name}), "
+                    "and was captured in training; to evaluate without, give state_dict() to the module in eval()",
+                    PlannerWarning,
+                    stacklevel=2,
+                )
         if self._find_next is None:
             return self._pipeline(*args, **kwargs)
         # A pipeline goes on by itself where the deployment recovers, on weights as they were uploaded.

@@ -1,0 +1,40 @@
+"""Which graphs draw random numbers when they evaluate, though they were captured in training."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from planner.client.export import export
+from planner.graph.evaluation import draws_in_evaluation
+
+
+class LeavesOut(nn.Module):
+    """A residual block's depth, as libraries of image models write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        added = self.linear(x)
+        if self.training:
+            added = added * x.new_empty(x.shape[0], 1).bernoulli_(0.5)
+        return x + added
+
+
+@pytest.mark.parametrize(
+    ("module", "draws_at"),
+    [
+        (nn.Sequential(nn.Linear(4, 4), LeavesOut()), "1"),
+        (nn.Sequential(nn.Dropout(0.5), nn.AlphaDropout(0.5), nn.RReLU(), nn.BatchNorm1d(4)), None),
+        (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), None),
+    ],
+)
+def test_what_a_module_draws_by_itself_it_draws_in_evaluation(module: nn.Module, draws_at: str | None) -> None:
+    batch = torch.ones(3, 4)
+    drawing = draws_in_evaluation(export(module.train(), (batch,), compare=False).graph)
+
+    assert (drawing.module_path if drawing else None) == draws_at
+    assert draws_in_evaluation(export(module.eval(), (batch,), compare=False).graph) is None
