@@ -10,8 +10,8 @@ from planner.graph.operators import facts_of
 
 
 def values_with_gradient(graph: Graph) -> frozenset[int]:
-    """Ids, trained states among them. Inputs carry none. O(reads), and for each value written in place the values so
-    far that may share its storage: what is written through a view varies with it as a whole.
+    """Ids, trained states among them. Inputs carry none. O(reads). What is written in place through a view varies with
+    it as a whole.
     """
     value_ids = {state.value_id for state in graph.states if state.requires_grad}
     values = graph.values_by_id()
@@ -24,7 +24,7 @@ def values_with_gradient(graph: Graph) -> frozenset[int]:
             continue
         changed = [value_id for value_id in node.outputs if value_id]
         if storages is not None:
-            changed += [other for value_id in _written(node) for other in storages.sharing(value_id)]
+            changed += [other for value_id in _written(node) for other in storages.take_sharing(value_id)]
         value_ids.update(value_id for value_id in changed if _can_vary(values[value_id]))
     return frozenset(value_ids)
 
@@ -54,9 +54,10 @@ class _Storages:
                 shared = frozenset[int]().union(*(self._storages_of[source] for source in sources.get(output, ())))
                 self._hold(output, shared or frozenset({output}))
 
-    def sharing(self, value_id: int) -> Iterator[int]:
+    def take_sharing(self, value_id: int) -> Iterator[int]:
+        """The values so far that may share storage with it, but for those that were taken before."""
         for storage in self._storages_of[value_id]:
-            yield from self._values_in[storage]
+            yield from self._values_in.pop(storage, ())
 
     def _hold(self, value_id: int, storages: frozenset[int]) -> None:
         self._storages_of[value_id] = storages

@@ -234,7 +234,7 @@ class Graph(google.protobuf.message.Message):
 
     @property
     def subgraphs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Graph]:
-        """Bodies of higher-order operators (cond); an Argument names them by index."""
+        """Bodies of higher-order operators (cond, custom_function); an Argument names them by index."""
 
     @property
     def states(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___State]:

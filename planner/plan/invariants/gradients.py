@@ -46,7 +46,8 @@ def find_gradients(plan: Plan, graph: Graph, history: ProgramHistory) -> Gradien
             _hold(holders, tokens_of[value_id], value_id)
         if _differentiates(node) and any(value_id in values for value_id in effect.reads):
             touched = {token for value_id in _changed(node) for token in tokens_of[value_id]}
-            reached = (*effect.outputs, *(value_id for token in touched for value_id in holders[token]))
+            # What was in them is reached once and for all.
+            reached = (*effect.outputs, *(value_id for token in touched for value_id in holders.pop(token, ())))
             values.update(value_id for value_id in reached if kinds[value_id])
     nodes = frozenset(index for index, effect in enumerate(history.effects) if not values.isdisjoint(effect.outputs))
     input_ids = {value_id for entry in graph.inputs for value_id in values_in(entry.content)}
