@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
+
+from tests.stage_daemon.runtime.training.devices import Cluster
 
 
 @dataclass
@@ -44,3 +47,18 @@ class Eager:
     def states(self) -> dict[str, torch.Tensor]:
         named = self.module.named_parameters(remove_duplicate=False)
         return {name: one.detach() for name, one in named if one.requires_grad}
+
+
+def assert_trained_alike(
+    cluster: Cluster, module: nn.Module, batches: Sequence[Sequence[Any]], *, rate: float, tolerance: float
+) -> None:
+    """Two steps of SGD on these microbatches: losses, gradient norms and weights. Takes the module over."""
+    eager = Eager(module, torch.optim.SGD(module.parameters(), lr=rate, momentum=0.9))
+    for _ in range(2):
+        outcome = cluster.step(batches, rate=rate)
+        losses, norm = eager.step(batches, rate=rate)
+        assert outcome.applied, outcome.failure
+        assert [float(output[0]) for output in outcome.outputs.values()] == pytest.approx(losses, rel=tolerance)
+        assert outcome.gradient_norm == pytest.approx(norm, rel=tolerance)
+    for name, state in cluster.states().items():
+        torch.testing.assert_close(state, module.get_parameter(name).detach(), rtol=tolerance, atol=tolerance)

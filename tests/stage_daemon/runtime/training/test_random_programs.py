@@ -14,7 +14,7 @@ from tests.builders.cuts import even_cuts
 from tests.builders.random_programs import ROWS, WIDTH, RandomProgram
 from tests.random_examples import random_seeds
 from tests.stage_daemon.runtime.training.devices import train_on_threads
-from tests.stage_daemon.runtime.training.eager import Eager
+from tests.stage_daemon.runtime.training.eager import assert_trained_alike
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuzz]
 ORDERS = (
@@ -42,13 +42,4 @@ def test_two_steps_are_those_of_one_process(seed: int) -> None:
         schedule=schedule,
         activations=activations,
     )
-    eager = Eager(module, torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9))
-
-    for _ in range(2):
-        outcome = cluster.step(batches, rate=0.01)
-        losses, norm = eager.step(batches, rate=0.01)
-        assert outcome.applied, outcome.failure
-        assert [float(output[0]) for output in outcome.outputs.values()] == pytest.approx(losses, rel=1e-9)
-        assert outcome.gradient_norm == pytest.approx(norm, rel=1e-9)
-    for name, state in cluster.states().items():
-        torch.testing.assert_close(state, module.get_parameter(name).detach(), rtol=1e-9, atol=1e-9)
+    assert_trained_alike(cluster, module, batches, rate=0.01, tolerance=1e-9)

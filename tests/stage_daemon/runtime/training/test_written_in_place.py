@@ -12,7 +12,7 @@ from torch import nn
 from planner.client.export import export
 from tests.builders.cuts import even_cuts
 from tests.stage_daemon.runtime.training.devices import train_on_threads
-from tests.stage_daemon.runtime.training.eager import Eager
+from tests.stage_daemon.runtime.training.eager import assert_trained_alike
 
 pytestmark = pytest.mark.slow
 
@@ -103,13 +103,4 @@ def test_two_steps_equal_one_process(write: Write) -> None:
         devices=range(stage_of_node[-1] + 1),
         microbatches=3,
     )
-    eager = Eager(module, torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9))
-
-    for _ in range(2):
-        outcome = cluster.step(batches, rate=0.1)
-        losses, norm = eager.step(batches, rate=0.1)
-        assert outcome.applied, outcome.failure
-        assert [float(output[0]) for output in outcome.outputs.values()] == pytest.approx(losses, rel=1e-6)
-        assert outcome.gradient_norm == pytest.approx(norm, rel=1e-6)
-    for name, expected in module.named_parameters():
-        torch.testing.assert_close(cluster.states()[name], expected.detach(), rtol=1e-6, atol=1e-7)
+    assert_trained_alike(cluster, module, batches, rate=0.1, tolerance=1e-6)
