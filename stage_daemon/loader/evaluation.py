@@ -9,6 +9,8 @@ from torch import fx
 from stage_daemon.loader.vocabulary import facts_of
 from stage_daemon.randomness import start_node
 
+_RUNNING = "running_mean"
+
 
 def evaluation_program(program: fx.GraphModule) -> fx.GraphModule:
     """A copy that reads the same states; they have to be in their places already.
@@ -22,13 +24,24 @@ def evaluation_program(program: fx.GraphModule) -> fx.GraphModule:
         if schema is None:
             continue
         argument = facts_of(schema.name).evaluation
-        if argument is not None:
-            _set(node, [one.name for one in schema.arguments], *argument)
+        names = [one.name for one in schema.arguments]
+        if argument is not None and not _takes_the_batchs_statistics(node, names):
+            _set(node, names, *argument)
             if node.prev.target is start_node:
                 # It draws no more.
                 copied.erase_node(node.prev)
     _keep_counts(copied)
     return fx.GraphModule(program, copied, "EvaluationProgram")
+
+
+def _takes_the_batchs_statistics(node: fx.Node, names: list[str]) -> bool:
+    """A norm that has no running ones does so in evaluation too."""
+    return _RUNNING in names and _argument(node, names, _RUNNING) is None
+
+
+def _argument(node: fx.Node, names: list[str], name: str) -> Any:
+    position = names.index(name)
+    return node.args[position] if position < len(node.args) else node.kwargs.get(name)
 
 
 def _set(node: fx.Node, names: list[str], name: str, value: Any) -> None:

@@ -34,6 +34,9 @@ MODULES = {
     "dropout": lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 8), nn.AlphaDropout(0.5)),
     "dropout of features": lambda: nn.Dropout1d(0.5),
     "batch norm": lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(8, 8), nn.BatchNorm1d(4)),
+    "batch norm of each batch": lambda: nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False), nn.Dropout(0.5)),
+    "instance norm": lambda: nn.InstanceNorm1d(4, affine=True, track_running_stats=True),
+    "instance norm of each batch": lambda: nn.InstanceNorm1d(4),
     "attention": Attention,
     "lstm": Recurrent,
 }
