@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
+import torch
 from torch import fx
 
 from stage_daemon.loader.vocabulary import facts_of
@@ -12,8 +14,9 @@ from stage_daemon.randomness import start_node
 _RUNNING = "running_mean"
 
 
-def evaluation_program(program: fx.GraphModule) -> fx.GraphModule:
-    """A copy that reads the same states; they have to be in their places already.
+def evaluation_program(program: fx.GraphModule, written: Collection[str]) -> fx.GraphModule:
+    """A copy that reads the same states; they have to be in their places already. It writes none: of those at the
+    attributes `written`, which training writes, it takes copies.
 
     What the module's own code did only in training is part of the program, and stays.
     """
@@ -31,6 +34,9 @@ def evaluation_program(program: fx.GraphModule) -> fx.GraphModule:
                 # It draws no more.
                 copied.erase_node(node.prev)
     _keep_counts(copied)
+    for node in copied.find_nodes(op="get_attr"):
+        if node.target in written and not all(map(_is_norm, node.users)):
+            _copy(node)
     return fx.GraphModule(program, copied, "EvaluationProgram")
 
 
@@ -50,6 +56,20 @@ def _set(node: fx.Node, names: list[str], name: str, value: Any) -> None:
         node.args = (*node.args[:position], value, *node.args[position + 1 :])
     else:
         node.kwargs = {**node.kwargs, name: value}
+
+
+def _is_norm(node: fx.Node) -> bool:
+    """Which reads its statistics in evaluation."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(argument.name == _RUNNING for argument in schema.arguments)
+
+
+def _copy(state: fx.Node) -> None:
+    readers = list(state.users)
+    with state.graph.inserting_after(state):
+        own = state.graph.call_function(torch.ops.aten.clone.default, (state,))
+    for reader in readers:
+        reader.replace_input_with(state, own)
 
 
 def _keep_counts(graph: fx.Graph) -> None:

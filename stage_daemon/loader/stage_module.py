@@ -109,8 +109,9 @@ class StageModule(nn.Module):
                 setattr(self.program, self.state_names[name], tensor)
 
     def evaluating(self) -> StageModule:
-        """The same program on the same states, without what is done in training only."""
-        return self.with_program(evaluation_program(self.program))
+        """The same program on the same states, which it leaves as they are, without what is done in training only."""
+        written = {self.state_names[name] for name in self.written_names}
+        return self.with_program(evaluation_program(self.program, written))
 
     def accumulating(self) -> StageModule:
         """The same program on the same states, whose large linear layers add to their weights' gradients as they are

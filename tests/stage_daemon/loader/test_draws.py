@@ -69,7 +69,7 @@ def test_a_module_that_was_captured_in_training_draws_nothing_once_it_evaluates(
     program = rebuild_module(graph_of(module.train()), X.device).program
     assert num_started(program) == 3
     # What draws in evaluation too goes on doing so.
-    assert num_started(evaluation_program(program)) == 1
+    assert num_started(evaluation_program(program, written=())) == 1
 
 
 def test_who_may_leave_the_argument_out_evaluates_then() -> None:

@@ -64,6 +64,34 @@ def test_it_gives_what_the_module_does_in_eval(name: str) -> None:
     assert all(torch.equal(before[name], state) for name, state in program.states().items())
 
 
+class Centred(nn.Module):
+    """Keeps a mean by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(2, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean[0].mul_(0.9).add_(x.mean((0, 1)), alpha=0.1)
+        return x - self.mean[0]
+
+
+def test_what_the_module_itself_writes_in_training_an_evaluation_leaves_as_it_is() -> None:
+    x = torch.ones(3, 4, 8)
+    program = rebuilt(Centred().train(), x)
+    evaluating = program.evaluating()
+    with torch.no_grad():
+        trained = program(x)[0].clone()
+        mean = program.states()["mean"].clone()
+        assert mean.any()
+        outputs = [evaluating(x)[0] for _ in range(2)]
+
+    assert torch.equal(program.states()["mean"], mean)
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], trained)
+
+
 def test_it_reads_the_states_that_training_writes() -> None:
     program = rebuilt(nn.Linear(8, 8).train(), torch.ones(3, 4, 8))
     evaluating = program.evaluating()
