@@ -30,11 +30,8 @@ def unchanged(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         for owner, items in before:
-            owner.clear()
-            if isinstance(owner, list | deque):
-                owner.extend(items)
-            else:
-                owner.update(items)
+            if not _holds(owner, items):
+                _put_back(owner, items)
 
 
 def _containers(outermost: Any) -> Iterator[Any]:
@@ -46,3 +43,23 @@ def _containers(outermost: Any) -> Iterator[Any]:
             listed.add(id(owner))
             yield owner
             pending.extend(owner.values() if isinstance(owner, dict) else owner)
+
+
+def _holds(owner: Any, items: Any) -> bool:
+    """The same objects, in the same order. What did not change is left alone: other threads may be reading it."""
+    if len(owner) != len(items):
+        return False
+    if isinstance(owner, set):
+        return all(one in items for one in owner)
+    if isinstance(owner, dict):
+        keys = zip(owner, items, strict=True)
+        return all(key is other or key == other for key, other in keys) and _holds([*owner.values()], [*items.values()])
+    return all(one is other for one, other in zip(owner, items, strict=True))
+
+
+def _put_back(owner: Any, items: Any) -> None:
+    owner.clear()
+    if isinstance(owner, list | deque):
+        owner.extend(items)
+    else:
+        owner.update(items)
