@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from planner.graph.ir import Argument, ArgumentList, Node, OperatorKind, SubgraphReference
 
-# Its arguments: the programs of its passes, forward and backward; the operands of the first; positions of those which
-# second reads, and of those that it gives a gradient for; and for each result whether one comes back for it.
+# Its arguments: the programs of its passes, forward and backward; the operands of the first; which of them the second
+# reads, and which it gives a gradient for; and for each result whether a gradient comes back.
 CUSTOM_FUNCTION = "custom_function"
 
 

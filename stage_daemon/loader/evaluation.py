@@ -65,11 +65,9 @@ def _is_norm(node: fx.Node) -> bool:
 
 
 def _copy(state: fx.Node) -> None:
-    readers = list(state.users)
     with state.graph.inserting_after(state):
         own = state.graph.call_function(torch.ops.aten.clone.default, (state,))
-    for reader in readers:
-        reader.replace_input_with(state, own)
+    state.replace_all_uses_with(own, lambda reader: reader is not own)
 
 
 def _keep_counts(graph: fx.Graph) -> None:

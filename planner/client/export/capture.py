@@ -35,18 +35,22 @@ def capture(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, strict: bool
 ) -> Captured:
     """Raises UnsupportedModule."""
-    what = type(module).__name__
+    what, is_trained = type(module).__name__, any(part.training for part in module.modules())
     _refuse_ambient_autocast(what)
     args, kwargs = _distinct((args, kwargs))
     module = with_plain_weights(module)
     try:
-        with torch.inference_mode(False), torch.enable_grad(), custom_functions(module) as functions:
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            custom_functions(what, is_trained=is_trained) as functions,
+        ):
             with unchanged(module), named_keywords(module, kwargs):
                 program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
             _complete_users(program)
             use_named_states(program, what, is_trained=module.training and not strict)
             _forget_gradients(program)
-            program = _for_whole_batches(program, module)
+            program = _for_whole_batches(program, what, is_trained=is_trained)
             functions.put_in(program)
         return Captured(program=program, custom_backwards=tuple(functions.inlined))
     except UnsupportedModule:
@@ -80,7 +84,7 @@ def _forget_gradients(program: ExportedProgram) -> None:
             tensor.detach_()
 
 
-def _for_whole_batches(program: ExportedProgram, module: nn.Module) -> ExportedProgram:
+def _for_whole_batches(program: ExportedProgram, what: str, *, is_trained: bool) -> ExportedProgram:
     """With what torch.vmap maps written for the whole batch, as it runs.
 
     One that writes its inputs or buffers would no longer write them itself: it stays as it is, and is refused later.
@@ -88,9 +92,9 @@ def _for_whole_batches(program: ExportedProgram, module: nn.Module) -> ExportedP
     """
     if not any(getattr(node.target, "__name__", "") == "_add_batch_dim" for node in program.graph.nodes):
         return program
-    if any(part.training for part in module.modules()) and _has_regions_without_gradients(program):
+    if is_trained and _has_regions_without_gradients(program):
         raise UnsupportedModule(
-            f"{type(module).__name__}: torch.vmap and torch.no_grad in one module in training: what is written for the "
+            f"{what}: torch.vmap and torch.no_grad in one module in training: what is written for the "
             "whole batch has its gradients everywhere; call detach() on what no_grad makes, or write the function that "
             "vmap maps for the whole batch"
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from torch import fx, nn
+from torch import fx
 from torch._guards import detect_fake_mode
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from planner.client.export.effects import argument_at, draws_random, mutated_positions
 from planner.client.export.storage import StorageRoots
 from planner.errors import UnsupportedModule
+from planner.graph import subgraphs
 
 _NAMESPACE = "planner_custom_functions"
 # What strict=True makes of a custom function.
@@ -40,7 +41,7 @@ class _CustomFunction(HigherOrderOperator):
     """
 
     def __init__(self) -> None:
-        super().__init__("custom_function")  # type: ignore[no-untyped-call]
+        super().__init__(subgraphs.CUSTOM_FUNCTION)  # type: ignore[no-untyped-call]
 
     def __call__(
         self,
@@ -100,10 +101,9 @@ class CustomFunctions:
 
 
 @contextlib.contextmanager
-def custom_functions(module: nn.Module) -> Iterator[CustomFunctions]:
+def custom_functions(what: str, *, is_trained: bool) -> Iterator[CustomFunctions]:
     """Meanwhile this thread's calls of custom functions are captured, both passes where a part of the module trains."""
-    is_trained = any(part.training for part in module.modules())
-    calls, exporting = CustomFunctions(type(module).__name__, is_trained=is_trained), threading.get_ident()
+    calls, exporting = CustomFunctions(what, is_trained=is_trained), threading.get_ident()
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         is_torchs = cls.__module__.startswith("torch.") and cls.__name__ != _OF_STRICT_CAPTURE

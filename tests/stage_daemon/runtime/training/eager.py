@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stage_daemon.runtime.training.devices import Cluster
+from planner.client.export import export
+from planner.partition.objective import Activations, PipelineSchedule
+from tests.builders.cuts import even_cuts
+from tests.stage_daemon.runtime.training.devices import train_on_threads
 
 
 @dataclass
@@ -49,10 +53,31 @@ class Eager:
         return {name: one.detach() for name, one in named if one.requires_grad}
 
 
-def assert_trained_alike(
-    cluster: Cluster, module: nn.Module, batches: Sequence[Sequence[Any]], *, rate: float, tolerance: float
-) -> None:
-    """Two steps of SGD on these microbatches: losses, gradient norms and weights. Takes the module over."""
+def num_stages_trained_alike(
+    module: nn.Module,
+    batches: Sequence[Sequence[Any]],
+    *,
+    max_stages: int,
+    rate: float,
+    tolerance: float,
+    schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B,
+    activations: Activations = Activations.KEPT,
+) -> int:
+    """Two steps of SGD on these microbatches, in as many stages and in one process: losses, gradient norms and weights
+    have to agree. Takes the module over."""
+    exported = export(copy.deepcopy(module), tuple(batches[0]), compare=False)
+    stage_of_node = even_cuts(exported.graph, max_stages=max_stages)
+    num_stages = stage_of_node[-1] + 1
+    cluster = train_on_threads(
+        copy.deepcopy(module),
+        (),
+        exported=exported,
+        stage_of_node=lambda _: stage_of_node,
+        devices=range(num_stages),
+        microbatches=len(batches),
+        schedule=schedule,
+        activations=activations,
+    )
     eager = Eager(module, torch.optim.SGD(module.parameters(), lr=rate, momentum=0.9))
     for _ in range(2):
         outcome = cluster.step(batches, rate=rate)
@@ -62,3 +87,4 @@ def assert_trained_alike(
         assert outcome.gradient_norm == pytest.approx(norm, rel=tolerance)
     for name, state in cluster.states().items():
         torch.testing.assert_close(state, module.get_parameter(name).detach(), rtol=tolerance, atol=tolerance)
+    return num_stages
