@@ -1,9 +1,10 @@
 """Mode optimal on pure chains and real clusters: its value, the bound that it proves, and CPU seconds.
 
-Run from the repository's root: `.venv/bin/python -m benchmarks.chains_on_clusters [--mode balanced] [FAMILY ...]`.
+From the repository's root: `.venv/bin/python -m benchmarks.chains_on_clusters [--mode balanced] [--free] [FAMILY ...]`.
 Families: kinds (equal links), hosts (of equal devices), mixed (few devices of many kinds in hosts), cluster (hosts of 8
 of several kinds). After a colon, memory as a multiple of what segments in the order of the inventory need: `mixed:1.1`.
 `random:100:7` draws a hundred problems from the whole space, with seeds from 7 on, and says after each what was drawn.
+Free, a device may run several stages.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("families", nargs="*", default=list(FAMILIES))
     parser.add_argument("--mode", choices=("optimal", "balanced"), default="optimal")
+    parser.add_argument("--free", action="store_true")
     arguments = parser.parse_args()
     print(f"{'family':<12}{'devices':>8}{'nodes':>7}{'value ms':>12}{'gap':>9}{'cpu s':>8}")
     for family in arguments.families:
         for description, problem in problems_of(family):
             started = time.process_time()
             if arguments.mode == "optimal":
-                plan = optimal(problem, Request(mode="optimal", objective=Objective.THROUGHPUT))
+                request = Request(mode="optimal", objective=Objective.THROUGHPUT, free=arguments.free)
+                plan = optimal(problem, request)
             else:
                 plan = balanced(problem)
             seconds = time.process_time() - started

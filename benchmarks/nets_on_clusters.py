@@ -1,11 +1,11 @@
 """Mode optimal on networks that are no chains, and real clusters: its value, the bound that it proves, and CPU seconds.
 
 From the repository's root: `.venv/bin/python -m benchmarks.nets_on_clusters [NET ...] [--devices 16 32]
-[--hosts wholes] [--objective latency]`. Nets: transformer, experts, translator (an encoder and a decoder), unet. After
-a colon, memory as a multiple of what segments in the order of the inventory need: `experts:1.1`. Hosts have 8 devices:
-of one kind (`wholes`), of two (`halves`), of any (`mixed`); `sizes` are hosts of 2, 4 or 8 devices of one kind, and
-devices of any kind over equal links are `flat`. What is drawn is drawn by the number of devices. A training step has 8
-microbatches.
+[--hosts wholes] [--objective latency] [--free]`. Nets: transformer, experts, translator (an encoder and a decoder),
+unet. After a colon, memory as a multiple of what segments in the order of the inventory need: `experts:1.1`. Hosts have
+8 devices: of one kind (`wholes`), of two (`halves`), of any (`mixed`); `sizes` are hosts of 2, 4 or 8 devices of one
+kind, and devices of any kind over equal links are `flat`. What is drawn is drawn by the number of devices. A training
+step has 8 microbatches. Free, a device may run several stages.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--devices", nargs="*", type=int, default=[16, 32, 64])
     parser.add_argument("--hosts", nargs="*", choices=HOSTS, default=["wholes", "halves"])
     parser.add_argument("--objective", choices=[objective.value for objective in Objective], default="throughput")
+    parser.add_argument("--free", action="store_true")
     arguments = parser.parse_args()
     objective = Objective(arguments.objective)
     print(f"{'net':<16}{'devices':>8}{'hosts':>8}{'nodes':>7}{'value ms':>12}{'gap':>9}{'cpu s':>8}")
@@ -49,7 +50,7 @@ def main() -> None:
                 if objective is Objective.STEP_TIME:
                     problem = trained(problem)
                 started = time.process_time()
-                plan = optimal(problem, Request(mode="optimal", objective=objective))
+                plan = optimal(problem, Request(mode="optimal", objective=objective, free=arguments.free))
                 seconds = time.process_time() - started
                 value = score(problem, plan, objective).value
                 gaps.append(1 - (plan.lower_bound_seconds or 0.0) / value)

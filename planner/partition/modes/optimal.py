@@ -37,7 +37,7 @@ from planner.partition.modes.sparse_nn import sparse_nn
 from planner.partition.objective import Objective
 from planner.partition.ordered.least_bottleneck import least_bottleneck
 from planner.partition.ordered.positions import allowed_positions
-from planner.partition.portfolio.bundle_moves import offer_moved_bundles
+from planner.partition.portfolio.bundle_moves import offer_moved_anywhere, offer_moved_bundles
 from planner.partition.portfolio.cut_search import climb, fewest_stages
 from planner.partition.portfolio.exact_ideals import least_over_ideals
 from planner.partition.portfolio.exact_latency import is_small, least_latency
@@ -49,7 +49,7 @@ from planner.partition.portfolio.moved_cuts import offer_moved_cuts
 from planner.partition.portfolio.orders import offer_other_orders, offer_own_order
 from planner.partition.portfolio.portfolio import Portfolio, Search, run_in_turn
 from planner.partition.portfolio.reasons import reasons
-from planner.partition.portfolio.relaxation import offer_relaxed_placements
+from planner.partition.portfolio.relaxation import offer_packing, offer_relaxed_placements
 from planner.partition.portfolio.replicated import least_bottleneck_with_copies, with_idle_copies
 from planner.partition.portfolio.several_stages import MOST_ROUNDS, may_have_several, offer_several_stages
 from planner.partition.problem import PartitionProblem
@@ -276,6 +276,11 @@ def _may_move_bundles(portfolio: Portfolio) -> bool:
     return not is_of_memory and portfolio.best is not None and not portfolio.problem.relay
 
 
+def _may_move_anywhere(portfolio: Portfolio) -> bool:
+    """A step with several stages on a device is seldom shorter for even loads, and what takes turns waits."""
+    return portfolio.request.objective is Objective.THROUGHPUT and _may_move_bundles(portfolio)
+
+
 def _may_reorder(portfolio: Portfolio) -> bool:
     is_of_step = portfolio.request.objective is Objective.STEP_TIME
     return not is_of_step or portfolio.problem.num_nodes <= _MAX_NODES_OF_REORDERED_STEPS
@@ -363,10 +368,11 @@ FREE = (
     Search(name="list scheduling", run=offer_schedules, applies=_runs_side_by_side),
     SMALL_LATENCY,
     Search(
-        name="additive relaxation",
-        run=offer_relaxed_placements,
-        applies=lambda portfolio: portfolio.best is None or not _runs_side_by_side(portfolio),
+        name="packing, where nothing fits yet",
+        run=offer_packing,
+        applies=lambda portfolio: portfolio.best is None,
     ),
+    Search(name="bundles moved between devices", run=offer_moved_anywhere, applies=_may_move_anywhere),
     LOCAL_SEARCH,
     TRANSFERS,
 )

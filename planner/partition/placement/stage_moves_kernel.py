@@ -1,9 +1,10 @@
-"""Simulated annealing over item → stage, where stages stand in an order and items follow one another.
+"""Simulated annealing over item → stage, where stages stand in an order and items follow one another; or anywhere.
 
 A step moves an item that nothing in its stage keeps there, at times with the items that it sets free, to a later or an
 earlier stage; or two stages change devices. What is to be least is the largest load, and the energy a high power sum of
 the loads, as of netlists (netlists/annealing_kernel); or it is when the last pass of a training step, or of a lone
-batch, ends.
+batch, ends. Anywhere, a stage is all that one device runs, and a step moves any item, alone, with some around it or in
+exchange for another one.
 
 This file imports numba: import it where it is needed.
 """
@@ -25,6 +26,8 @@ MAX_MOVED = 1 << _OCTAVES
 _TAKEN, _SENT, _HANDED = range(3)
 # Of so many where the next device is idle, one begins a stage there; others go on to the next stage.
 _STEPS_PER_BEGIN = 4
+# Of 16 steps anywhere, those that exchange two items; of 4, those to a device that has no neighbour.
+_EXCHANGES, _STEPS_PER_FAR = 2, 4
 # A stage over its memory by all of it pays as much as so many devices at the best load, or so many of the best ends.
 _OVERFLOW = 4.0
 # What loads weigh beside the last end: among those as soon, even loads have more ways on.
@@ -64,7 +67,7 @@ class ValueCosts(NamedTuple):
 
 class Pipeline(NamedTuple):
     """What does not change. `maker` [values] is -1 for what the caller gives to the first stage; `is_returned` values
-    go to the last. Lists stand from one first to the next: `reader` by value, without its maker, and `touched` values,
+    go to the stage that is `returning` them, the last but for devices anywhere. Lists stand from one first to the next: `reader` by value, without its maker, and `touched` values,
     `before` and `after` by item.
 
     Each direction of a stage pays the largest `latency` [passes, links] of the links that it uses; `handover` [passes,
@@ -73,7 +76,7 @@ class Pipeline(NamedTuple):
 
     `may_be_idle`: stages but for the first and the last may hold nothing. One of `steps_per_exchange` steps, 0: none,
     has two stages change devices, after which all is counted again. `by_last_end`: when the last pass ends, with stages
-    in `turns`, is to be least.
+    in `turns`, is to be least. `is_anywhere`: stages are devices, between which values go either way.
 
     Functions that are called several times a step are given few arrays: each one costs a call some nanoseconds.
     """
@@ -99,6 +102,8 @@ class Pipeline(NamedTuple):
     may_be_idle: bool
     steps_per_exchange: int
     by_last_end: bool
+    is_anywhere: bool
+    returning: int
     turns: Turns
 
 
@@ -160,7 +165,7 @@ def recount(pipeline: Pipeline, state: State) -> None:
         for at in range(pipeline.reader_first[value], pipeline.reader_first[value + 1]):
             _count(readers, stages_reading, value, stage[pipeline.reader[at]], 1)
         if pipeline.is_returned[value]:
-            _count(readers, stages_reading, value, num_stages - 1, 1)
+            _count(readers, stages_reading, value, pipeline.returning, 1)
         source, others = _sender(maker, stage, readers, stages_reading, value)
         if others > 0:
             _pay(pipeline.of_values, device, readers, messages, sums, value, source, others, 1)
@@ -369,7 +374,8 @@ def energy(pipeline: Pipeline, state: State, passes: Passes, doublings: int, lim
         room = pipeline.memory[state.device[stage]]
         if sums[USED, stage] > room:
             over += _OVERFLOW * (sums[USED, stage] - room) / max(1.0, room)
-    _wait(state.messages, pipeline.of_values.link, pipeline.latency, pipeline.handover, state.device, state.waits)
+    links, device = pipeline.of_values.link, state.device
+    _wait(state.messages, links, pipeline.latency, pipeline.handover, device, pipeline.is_anywhere, state.waits)
     total, most = 0.0, 0.0
     for stage in range(num_stages):
         own = load(sums, state.waits, stage)
@@ -404,14 +410,15 @@ def load(sums: Floats, waits: Floats, stage: int) -> float:
 
 @compiled
 def _wait(
-    messages: Integers, links: Integers, latency: Floats, handover: Floats, device: Integers, waits: Floats
-) -> None:
+    messages: Integers, links: Integers, latency: Floats, handover: Floats, device: Integers, either_way: bool,
+    waits: Floats,
+) -> None:  # fmt: skip
     """Fills in the latencies that each stage pays, and how long what it makes is handed over."""
     num_stages = device.size
     waits[:, :, :] = 0.0
     for way in range(messages.shape[0]):
         for source in range(num_stages):
-            for target in range(source + 1, num_stages):
+            for target in range(0 if either_way else source + 1, num_stages):
                 if messages[way, source, target] == 0:
                     continue
                 link = links[device[source], device[target]]
@@ -549,3 +556,95 @@ def anneal(
                 continue
         here = after
         _keep_if_best(pipeline, state)
+
+
+@compiled
+def anneal_anywhere(
+    pipeline: Pipeline,
+    state: State,
+    passes: Passes,
+    exponential: Floats,
+    start: float,
+    ends: Floats,
+    doublings: int,
+    num_steps: int,
+) -> None:
+    """As `anneal`, for items that any device may take. Which items are able to move is left as it was."""
+    random, moved, num_items = state.random, state.moved, state.stage.size
+    here = energy(pipeline, state, passes, doublings, np.inf)
+    for step in range(num_steps):
+        left = ends[0] + (ends[1] - ends[0]) * (step / num_steps)
+        item, kind = draw(random, num_items), draw(random, 16)
+        origin, other, size = state.stage[item], -1, 1
+        if kind < _EXCHANGES:
+            other = draw(random, num_items)
+            target = state.stage[other]
+        else:
+            target = _near_or_far(pipeline, state, item)
+        if target == origin or not _runs(pipeline, state, item, target):
+            continue
+        if other >= 0 and not _runs(pipeline, state, other, origin):
+            continue
+        limit = here + start * left * left * exponential[draw(random, exponential.size)]
+        moved[0] = item
+        if kind >= _SINGLES:
+            size = _gather(pipeline, state, item, target, 2 << draw(random, _OCTAVES))
+        for index in range(size):
+            _carry(pipeline, state, moved[index], target)
+        if other >= 0:
+            _carry(pipeline, state, other, origin)
+        after = energy(pipeline, state, passes, doublings, limit)
+        if after <= limit:
+            here = after
+            _keep_if_best(pipeline, state)
+            continue
+        if other >= 0:
+            _carry(pipeline, state, other, target)
+        for index in range(size - 1, -1, -1):
+            _carry(pipeline, state, moved[index], origin)
+
+
+@compiled
+def _runs(pipeline: Pipeline, state: State, item: int, stage: int) -> bool:
+    return bool(pipeline.of_items.seconds[FORWARD, pipeline.kind[state.device[stage]], item] < np.inf)
+
+
+@compiled
+def _near_or_far(pipeline: Pipeline, state: State, item: int) -> int:
+    """The stage of an item that makes what this one reads, or reads what it makes; at times, or without one, any."""
+    random, first = state.random, pipeline.touched_first[item]
+    count = pipeline.touched_first[item + 1] - first
+    if count == 0 or draw(random, _STEPS_PER_FAR) == 0:
+        return int(draw(random, state.device.size))
+    value = pipeline.touched[first + draw(random, count)]
+    readers = pipeline.reader_first[value + 1] - pipeline.reader_first[value]
+    at = draw(random, readers + 1)
+    if at < readers:
+        return int(state.stage[pipeline.reader[pipeline.reader_first[value] + at]])
+    return int(state.stage[pipeline.maker[value]]) if pipeline.maker[value] >= 0 else 0
+
+
+@compiled
+def _gather(pipeline: Pipeline, state: State, first: int, target: int, limit: int) -> int:
+    """Fills `moved` with the item and, up to the limit, those around it in its stage that the target can run. How many.
+
+    In a chain these are neighbours on both sides.
+    """
+    origin, moved = state.stage[first], state.moved
+    moved[0] = first
+    size, at = 1, 0
+    while at < size and size < limit:
+        for way in range(2):
+            starts, others = pipeline.before_first, pipeline.before
+            if way == _LATER:
+                starts, others = pipeline.after_first, pipeline.after
+            for index in range(starts[moved[at]], starts[moved[at] + 1]):
+                other = others[index]
+                is_new = size < limit and state.stage[other] == origin and _runs(pipeline, state, other, target)
+                for earlier in range(size):
+                    is_new = is_new and moved[earlier] != other
+                if is_new:
+                    moved[size] = other
+                    size += 1
+        at += 1
+    return size

@@ -1,5 +1,5 @@
 """Bundles moved between the stages of a plan, whatever order of the program that asks for: for the bottleneck, for a
-training step, and for a lone batch.
+training step, and for a lone batch. And between devices, where each may run several stages.
 
 Cuts of an order leave out most stages of a program with many orders (cells of a dozen branches each, as in NASNet):
 there plans take up to a seventh less. Nor do stages of an order's segments run side by side, as experts and encoders
@@ -18,10 +18,12 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.partition.assignment import Assignment
+from planner.partition.bounds.work import held_bytes
 from planner.partition.objective import Objective
 from planner.partition.ordered.hosts import Hosts, distinct_rows, hosts_of
 from planner.partition.placement.stage_moves import Costs, Flow, Moved, is_too_large, with_items_moved
 from planner.partition.portfolio.portfolio import Portfolio
+from planner.partition.portfolio.relaxation import stages_by_level
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 from planner.partition.score import Scored, score
@@ -56,13 +58,26 @@ def _without_copies(portfolio: Portfolio) -> Scored:
 
 
 def _offer_moved_from(portfolio: Portfolio, start: Scored) -> None:
+    problem, request = portfolio.problem, portfolio.request
+    with_idle = _turns(problem, request.objective) is not None and not request.num_stages
+    _offer_moved(portfolio, start, _Slots.of(hosts_of(problem), start.assignment, with_idle=with_idle))
+
+
+def offer_moved_anywhere(portfolio: Portfolio) -> None:
+    """From the best in hand: bundles moved between devices for the bottleneck, each of which may run several stages."""
+    start = _without_copies(portfolio)
+    if portfolio.problem.num_devices > 1:
+        _offer_moved(portfolio, start, _Slots.anywhere(portfolio.problem.num_devices, start.assignment))
+
+
+def _offer_moved(portfolio: Portfolio, start: Scored, slots: _Slots) -> None:
     problem, request, bundles = portfolio.problem, portfolio.request, portfolio.bundles
-    turns, hosts = _turns(problem, request.objective), hosts_of(problem)
-    slots = _Slots.of(hosts, start.assignment, with_idle=turns is not None and not request.num_stages)
     flow, links = _flow(problem, bundles), _links(problem)
     if is_too_large(flow, slots.device.size, links.seconds_per_byte.shape[1]):
         return
-    costs = _costs(problem, bundles, start, slots, hosts, links, turns)
+    costs = _costs(problem, bundles, start, slots, links, _turns(problem, request.objective))
+    if slots.are_anywhere:
+        costs = replace(costs, buffered=costs.buffered + _of_a_stage(problem) / 2)
     stage_of_bundle = np.empty(bundles.count, dtype=np.int64)
     stage_of_bundle[bundles.bundle_of_node] = slots.slot_of_stage[list(start.assignment.stage_of_node)]
     for trial in range(_TRIALS):
@@ -75,18 +90,25 @@ def _offer_moved_from(portfolio: Portfolio, start: Scored) -> None:
             target_seconds=portfolio.bound,
             out_of_time=request.out_of_time,
         )
-        scored = portfolio.offer(_assignment(bundles, moved))
+        scored = portfolio.offer(_assignment(problem, bundles, slots, moved))
         if scored is None or scored.fits:
             return
-        missing, used = np.zeros(slots.device.size), np.unique(moved.stage_of_item)
-        missing[used] = -_spare(problem, scored)
+        missing = -_spare(problem, scored)[slots.device]
         costs = replace(costs, spare=np.maximum(costs.spare - np.maximum(missing, 0.0), 0.0))
 
 
+def _of_a_stage(problem: PartitionProblem) -> Floats:
+    """[values] bytes of what runs beside the value's ends: of those that go from device to device, each ends a stage
+    and begins one, so that either end has half of what a stage more takes."""
+    held, bytes_beside, made = held_bytes(problem), np.zeros(problem.num_values), problem.value_producer >= 0
+    np.maximum.at(bytes_beside, problem.read_value, held[problem.read_node])
+    bytes_beside[made] = np.maximum(bytes_beside[made], held[problem.value_producer[made]])
+    return bytes_beside
+
+
 def _spare(problem: PartitionProblem, scored: Scored) -> Floats:
-    """[stages] bytes that the device of each has left."""
-    peaks = np.array([stage.peak_bytes for stage in scored.evaluation.stages], dtype=np.float64)
-    spare: Floats = problem.device_memory_bytes[list(scored.assignment.device_of_stage)] - peaks
+    """[devices] bytes that each has left."""
+    spare: Floats = problem.device_memory_bytes - np.array(scored.evaluation.device_peak_bytes, dtype=np.float64)
     return spare
 
 
@@ -98,18 +120,21 @@ def _turns(problem: PartitionProblem, objective: Objective) -> Turns | None:
     return ONCE if objective is Objective.LATENCY else None
 
 
-def _assignment(bundles: Bundles, moved: Moved) -> Assignment:
+def _assignment(problem: PartitionProblem, bundles: Bundles, slots: _Slots, moved: Moved) -> Assignment:
+    if slots.are_anywhere:
+        return stages_by_level(problem, bundles, moved.device_of_stage[moved.stage_of_item].tolist())
     used, stage_of_bundle = np.unique(moved.stage_of_item, return_inverse=True)
     return bundles.assignment(stage_of_bundle, tuple(moved.device_of_stage[used].tolist()))
 
 
 class _Slots(NamedTuple):
     """Stages and, if these may be idle, room for others between them: the `device` [slots] of each, and the
-    `slot_of_stage` [stages]."""
+    `slot_of_stage` [stages]. Anywhere, a slot for each device."""
 
     device: Integers
     slot_of_stage: Integers
     may_be_idle: bool
+    are_anywhere: bool = False
 
     @classmethod
     def of(cls, hosts: Hosts, assignment: Assignment, *, with_idle: bool) -> _Slots:
@@ -127,6 +152,13 @@ class _Slots(NamedTuple):
             slot_of_stage.append(len(slots))
             slots += [device, *others]
         return cls(np.array(slots, dtype=np.int64), np.array(slot_of_stage, dtype=np.int64), with_idle)
+
+    @classmethod
+    def anywhere(cls, num_devices: int, assignment: Assignment) -> _Slots:
+        """The first stage's device is the first: the caller is there, and at the last stage's."""
+        used = assignment.device_of_stage
+        device = np.array([used[0], *(other for other in range(num_devices) if other != used[0])], dtype=np.int64)
+        return cls(device, np.argsort(device)[list(used)], may_be_idle=True, are_anywhere=True)
 
 
 def _flow(problem: PartitionProblem, bundles: Bundles) -> Flow:
@@ -148,7 +180,6 @@ def _costs(
     bundles: Bundles,
     start: Scored,
     slots: _Slots,
-    hosts: Hosts,
     links: _Links,
     turns: Turns | None,
 ) -> Costs:
@@ -159,12 +190,9 @@ def _costs(
     if turns is not None and turns.splits:
         passes.append(problem.weight_seconds)
     kinds = distinct_rows(np.hstack(passes) if len(passes) > 1 else passes[0])
-    memory = problem.device_memory_bytes.astype(np.float64)
     rows = kinds.rows.reshape(-1, problem.num_nodes)
     seconds: Floats = np.stack([np.bincount(bundles.bundle_of_node, row, bundles.count) for row in rows], dtype=float)
-    spare = memory[slots.device]
-    spare[slots.slot_of_stage] = _spare(problem, start)
-    sent, alike = np.stack(moved), hosts.alike
+    sent, alike = np.stack(moved), hosts_of(problem).alike
     return Costs(
         seconds=seconds.reshape(-1, len(passes), bundles.count).transpose(1, 0, 2),
         by_maker=sent,
@@ -175,9 +203,11 @@ def _costs(
         link=links.of_pair,
         kind=kinds.kind_of_row,
         alike=np.array([alike[device][0] for device in range(problem.num_devices)]),
-        memory=memory,
-        spare=spare,
+        memory=problem.device_memory_bytes.astype(np.float64),
+        spare=_spare(problem, start)[slots.device],
         may_be_idle=slots.may_be_idle,
+        is_anywhere=slots.are_anywhere,
+        returning=int(slots.slot_of_stage[-1]),
         turns=turns,
     )
 

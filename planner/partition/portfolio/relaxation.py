@@ -18,7 +18,8 @@ from planner.partition.assignment import Assignment
 from planner.partition.objective import Objective
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.placement.contiguous import best_contiguous
-from planner.partition.placement.free import best_free
+from planner.partition.placement.netlists.netlist import netlist_of
+from planner.partition.placement.netlists.packing import first_packing
 from planner.partition.placement.problem import PlacementProblem
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import Floats, Integers, PartitionProblem
@@ -30,8 +31,6 @@ from planner.partition.traffic import UNKNOWN
 # onto 16 devices come to 3 and 12 % less.
 MAX_RELAXED_NODES, MAX_RELAXED_NODES_OVER_EQUAL_LINKS = 600, 1500
 MAX_IDEAL_PAIRS = 6_000_000
-# Steps of annealing: at most, and by pairs of nodes.
-MAX_FREE_STEPS, FREE_STEPS_PER_PAIR = 4_000_000, 500
 # Of each device's memory, what the relaxation may fill with states, in turn.
 ROOM_SHARES = (1.0, 0.85, 0.6)
 
@@ -39,8 +38,7 @@ ROOM_SHARES = (1.0, 0.85, 0.6)
 def offer_relaxed_placements(portfolio: Portfolio) -> None:
     """The additive problem's placements, at last with room for what flows."""
     problem, request, bundles = portfolio.problem, portfolio.request, portfolio.bundles
-    over_equal_links = hosts_of(problem).count == 1 and not request.free
-    most = MAX_RELAXED_NODES_OVER_EQUAL_LINKS if over_equal_links else MAX_RELAXED_NODES
+    most = MAX_RELAXED_NODES_OVER_EQUAL_LINKS if hosts_of(problem).count == 1 else MAX_RELAXED_NODES
     if request.num_stages or problem.num_nodes > most * request.effort:
         return
     for room_share in ROOM_SHARES:
@@ -49,12 +47,25 @@ def offer_relaxed_placements(portfolio: Portfolio) -> None:
             portfolio.prove(bound)
         if device_of_node is None:
             return
-        assignment = (
-            stages_by_level(problem, bundles, device_of_node)
-            if request.free
-            else one_stage_each(problem, bundles, device_of_node)
-        )
-        scored = portfolio.offer(assignment)
+        scored = portfolio.offer(one_stage_each(problem, bundles, device_of_node))
+        if scored is None or scored.fits:
+            return
+
+
+def offer_packing(portfolio: Portfolio) -> None:
+    """Stages anywhere that fit, if any do: where to begin where nothing fits one stage on each device."""
+    problem, bundles = portfolio.problem, portfolio.bundles
+    if portfolio.request.num_stages:
+        return
+    for room_share in ROOM_SHARES:
+        relaxation = relaxed(problem, bundles, room_share)
+        netlist = netlist_of(relaxation.placement)
+        devices = first_packing(netlist)
+        if devices is None:
+            return
+        device_of_node = relaxation.devices[devices[netlist.cell_of_node]]
+        first_nodes = [members[0] for members in bundles.members]
+        scored = portfolio.offer(stages_by_level(problem, bundles, device_of_node[first_nodes].tolist()))
         if scored is None or scored.fits:
             return
 
@@ -65,14 +76,10 @@ def _placed(
     """Device of each node and a bound; None where the relaxation has no placement, or none was found."""
     relaxation = relaxed(problem, bundles, room_share)
     try:
-        if request.free:
-            steps = int(min(MAX_FREE_STEPS, FREE_STEPS_PER_PAIR * problem.num_nodes**2) * request.effort)
-            placement = best_free(relaxation.placement, effort=steps, out_of_time=request.out_of_time)
-        else:
-            pairs = int(MAX_IDEAL_PAIRS * request.effort)
-            placement = best_contiguous(
-                relaxation.placement, max_pairs=pairs, moves_items=False, out_of_time=request.out_of_time
-            )
+        pairs = int(MAX_IDEAL_PAIRS * request.effort)
+        placement = best_contiguous(
+            relaxation.placement, max_pairs=pairs, moves_items=False, out_of_time=request.out_of_time
+        )
     except Infeasible:
         return None, 0.0
     bound = placement.lower_bound_seconds * (1 - 1e-9)
@@ -160,9 +167,8 @@ def one_stage_each(problem: PartitionProblem, bundles: Bundles, device_of_node: 
     return _assignment(problem, bundles, device_of_bundle, device_of_bundle)
 
 
-def stages_by_level(problem: PartitionProblem, bundles: Bundles, device_of_node: Integers) -> Assignment:
-    """As few stages on each device as a pass early and a pass late find, so that edges go to higher stages only."""
-    device = [int(device_of_node[members[0]]) for members in bundles.members]
+def stages_by_level(problem: PartitionProblem, bundles: Bundles, device: Sequence[int]) -> Assignment:
+    """`device` [bundles]. As few stages on each device as a pass early and a pass late find, so that edges go to higher stages only."""
     order = topological_order(bundles.before, bundles.after)
     level = [0] * bundles.count
     for bundle in order:

@@ -15,7 +15,7 @@ from planner.partition.placement.contiguous import best_contiguous
 from planner.partition.placement.costs import device_bytes, device_loads
 from planner.partition.placement.draws_kernel import EXPONENTIAL
 from planner.partition.placement.problem import never
-from planner.partition.placement.stage_moves import Costs, Flow, with_items_moved
+from planner.partition.placement.stage_moves import Costs, Flow, Moved, with_items_moved
 from planner.partition.problem import Integers
 from planner.partition.turns_kernel import ONCE, Turns, turns_of
 from tests.nightly import nightly
@@ -100,6 +100,85 @@ def test_running_sums_counts_and_lists_hold_after_many_steps(number: int, turns:
     assert state.best_value[0] == pytest.approx(value_of(flow, costs, state.best, state.best_device))
     if turns is None:
         assert state.best_device.tolist() == list(range(STAGES))
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_anywhere_running_sums_hold_and_what_a_device_cannot_run_stays_away(number: int) -> None:
+    flow = random_flow(number)
+    costs = replace(random_costs(number, flow), is_anywhere=True, may_be_idle=True)
+    costs.seconds[:, 1, ::5] = np.inf
+    start = np.where(np.arange(flow.num_items) % 5 == 0, 0, in_quarters(flow))
+    pipeline, passes = stage_moves.pipeline_of(flow, costs), stage_moves.passes_for(costs)
+    state = stage_moves.state_of(flow, costs, start, np.arange(STAGES))
+    first = value_of(flow, costs, start, np.arange(STAGES))
+    kernel.recount(pipeline, state)
+    state.best_value[0] = first
+    kernel.anneal_anywhere(pipeline, state, passes, EXPONENTIAL, 0.5, np.array([1.0, 0.5]), 3, 5_000)
+    names = ("readers", "stages_reading", "messages", "sums", "num_items")
+    running = {name: getattr(state, name).copy() for name in names}
+    kernel.recount(pipeline, state)
+    for name, expected in running.items():
+        np.testing.assert_allclose(getattr(state, name), expected, atol=1e-9, err_msg=name)
+    assert state.best_value[0] < first
+    assert state.best_value[0] == pytest.approx(value_of(flow, costs, state.best, state.best_device))
+    tails, heads = flow.arcs
+    assert (state.best[tails] > state.best[heads]).any(), "values go either way"
+
+
+def test_anywhere_items_are_moved_in_pairs_and_with_those_around_them() -> None:
+    """Of a chain whose values are dear, four items have to move together; and where memory is full, two change."""
+    chained = Flow(
+        num_items=12,
+        maker=np.append([-1], np.arange(12)),
+        is_returned=np.arange(13) == 12,
+        comes_back=np.zeros(13, dtype=np.bool_),
+        reads=(np.arange(12), np.arange(12)),
+        arcs=(np.arange(11), np.arange(1, 12)),
+    )
+    costs = Costs(
+        seconds=np.ones((1, 1, 12)),
+        by_maker=np.full((1, 1, 13), 1.5),
+        by_reader=np.full((1, 1, 13), 1.5),
+        latency=np.zeros((1, 1)),
+        held=np.zeros(12),
+        buffered=np.zeros(13),
+        link=np.zeros((3, 3), dtype=np.int64),
+        kind=np.zeros(3, dtype=np.int64),
+        memory=np.full(3, 1e6),
+        spare=np.full(3, 1e6),
+        may_be_idle=True,
+        is_anywhere=True,
+    )
+    moved, _ = anywhere(chained, costs, np.zeros(12, dtype=np.int64))
+    assert value_of(chained, costs, moved, np.arange(3)) == pytest.approx(3 + 2 * 1.5 + 1.0, abs=1.0)
+    apart = replace(
+        costs,
+        seconds=np.array([[[3.0, 3.0, 1.0, 1.0], [3.0, 3.0, 1.0, 1.0]]]),
+        by_maker=np.zeros((1, 1, 4)),
+        by_reader=np.zeros((1, 1, 4)),
+        held=np.ones(4),
+        buffered=np.zeros(4),
+        link=np.zeros((2, 2), dtype=np.int64),
+        kind=np.zeros(2, dtype=np.int64),
+        memory=np.full(2, 2.0),
+        spare=np.zeros(2),
+    )
+    none = np.array([], dtype=np.int64)
+    alone = Flow(
+        num_items=4,
+        maker=np.arange(4),
+        is_returned=np.zeros(4, dtype=np.bool_),
+        comes_back=np.zeros(4, dtype=np.bool_),
+        reads=(none, none),
+        arcs=(none, none),
+    )
+    moved, _ = anywhere(alone, apart, np.array([0, 0, 1, 1]))
+    assert value_of(alone, apart, moved, np.arange(2)) == 4.0
+
+
+def anywhere(flow: Flow, costs: Costs, start: Integers) -> Moved:
+    devices = np.arange(costs.spare.size)
+    return with_items_moved(flow, costs, start, devices, effort=0.1, target_seconds=0.0, out_of_time=never)
 
 
 def value_of(flow: Flow, costs: Costs, stage_of_item: Integers, device_of_stage: Integers) -> float:

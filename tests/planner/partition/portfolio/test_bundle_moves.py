@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from benchmarks.chains_on_clusters import problems_of
 from planner.partition.assignment import Assignment, contiguous
 from planner.partition.evaluate import evaluate
 from planner.partition.modes import optimal as mode
@@ -21,7 +22,7 @@ from planner.partition.placement import stage_moves_kernel as kernel
 from planner.partition.placement.stage_moves import with_items_moved
 from planner.partition.placement.stage_moves_kernel import State
 from planner.partition.portfolio import bundle_moves, exact_ideals, relaxation
-from planner.partition.portfolio.bundle_moves import offer_moved_bundles
+from planner.partition.portfolio.bundle_moves import offer_moved_anywhere, offer_moved_bundles
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import bundles_of
@@ -34,16 +35,18 @@ from tests.planner.partition.problems import chain, problem, problems
 from tests.random_examples import random_examples, random_seeds
 
 THROUGHPUT = Request(mode="optimal", objective=Objective.THROUGHPUT)
+ANYWHERE = replace(THROUGHPUT, free=True)
 
 
-def modelled(drawn: PartitionProblem, assignment: Assignment, objective: Objective) -> State:
+def modelled(
+    drawn: PartitionProblem, assignment: Assignment, objective: Objective, slots: bundle_moves._Slots | None = None
+) -> State:
     """What moves take the assignment to cost."""
     bundles, flow = bundles_of(drawn), bundle_moves._flow(drawn, bundles_of(drawn))
     turns = bundle_moves._turns(drawn, objective)
-    hosts = hosts_of(drawn)
-    slots = bundle_moves._Slots.of(hosts, assignment, with_idle=turns is not None)
+    slots = slots or bundle_moves._Slots.of(hosts_of(drawn), assignment, with_idle=turns is not None)
     scored = score(drawn, assignment, objective)
-    costs = bundle_moves._costs(drawn, bundles, scored, slots, hosts, bundle_moves._links(drawn), turns)
+    costs = bundle_moves._costs(drawn, bundles, scored, slots, bundle_moves._links(drawn), turns)
     stage_of_bundle = np.empty(bundles.count, dtype=np.int64)
     stage_of_bundle[bundles.bundle_of_node] = slots.slot_of_stage[list(assignment.stage_of_node)]
     pipeline, state = (
@@ -72,6 +75,57 @@ def test_loads_are_those_of_evaluate_and_buffers_those_of_its_crossings(drawn: P
         of_states = np.bincount(stage_of_bundle, held, len(stages))
         np.testing.assert_allclose(state.sums[kernel.USED] - of_states, buffers(drawn, assignment))
         assert (of_states <= [stage.state_bytes for stage in stages]).all()
+
+
+@random_examples(60)
+@given(drawn=problems(max_nodes=6, max_devices=4, relay=False, barred=True))
+def test_anywhere_loads_are_those_of_devices(drawn: PartitionProblem) -> None:
+    """With one stage for each: its messages are as many as evaluate counts."""
+    for assignment in islice(every_assignment(drawn), 0, 400, 7):
+        scored = score(drawn, assignment, Objective.THROUGHPUT)
+        if not np.isfinite(scored.value):
+            continue
+        slots = bundle_moves._Slots.anywhere(drawn.num_devices, assignment)
+        state = modelled(drawn, assignment, Objective.THROUGHPUT, slots)
+        loads = [kernel.load(state.sums, state.waits, slot) for slot in range(drawn.num_devices)]
+        expected = np.array(scored.evaluation.device_load_seconds)[slots.device]
+        np.testing.assert_allclose(loads, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_device_takes_the_ends_of_a_chain_and_another_one_its_middle() -> None:
+    """That is even; one stage each is not. And not where the stage more finds no memory."""
+    drawn = chain([[1.0, 2.0, 1.0]] * 2, value_bytes=[1, 8, 8, 1], latency=0.01)
+    assert optimal(drawn, THROUGHPUT).device_of_stage != (0, 1, 0)
+    assignment = optimal(drawn, ANYWHERE)
+    assert assignment.stage_of_node == (0, 1, 2)
+    assert assignment.device_of_stage in [(0, 1, 0), (1, 0, 1)]
+    scored = score(drawn, assignment, Objective.THROUGHPUT)
+    assert scored.value == pytest.approx(2.02)
+    needed = max(scored.evaluation.device_peak_bytes)
+    tight = replace(drawn, device_memory_bytes=np.array([needed - 1] * 2))
+    assert optimal(tight, ANYWHERE).num_stages == 2
+
+
+def test_the_room_of_stages_more_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first moves fit already, so that none is made in vain."""
+    _, drawn = next(problems_of("mixed:1.05"))
+    portfolio = Portfolio(drawn, ANYWHERE)
+    portfolio.keep(score(drawn, optimal(drawn, THROUGHPUT), Objective.THROUGHPUT))
+    assert portfolio.best is not None
+    start, offers = portfolio.best, list[Scored]()
+    offer = Portfolio.offer
+
+    def noted(portfolio: Portfolio, assignment: Assignment | None) -> Scored | None:
+        scored = offer(portfolio, assignment)
+        assert scored is not None
+        offers.append(scored)
+        return scored
+
+    monkeypatch.setattr(Portfolio, "offer", noted)
+    offer_moved_anywhere(portfolio)
+    assert [scored.fits for scored in offers] == [True]
+    assert offers[0].value < start.value
+    assert offers[0].assignment.num_stages > start.assignment.num_stages
 
 
 def test_bundles_move_on_from_where_they_came_to_as_long_as_they_gain(monkeypatch: pytest.MonkeyPatch) -> None:
