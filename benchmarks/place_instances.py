@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from planner.cost_graphs.cost_graph import CostGraph, read_cost_graph
+from planner.cost_graphs.placement.costs import device_bytes, device_loads
 from planner.cost_graphs.single_pass.seconds import single_pass_seconds
-from planner.partition.placement.costs import device_bytes, device_loads
 
 INSTANCES = Path(__file__).parent / "instances"
 

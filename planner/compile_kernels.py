@@ -21,6 +21,9 @@ import numpy as np
 from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.cost_graphs.hybrid.limit_search import best_hybrid
 from planner.cost_graphs.hybrid.problem import HybridProblem
+from planner.cost_graphs.placement.contiguous import best_contiguous
+from planner.cost_graphs.placement.free import best_free
+from planner.cost_graphs.placement.problem import PlacementProblem
 from planner.cost_graphs.single_pass.latency import best_latency
 from planner.errors import Infeasible
 from planner.graph.ir import (
@@ -46,9 +49,6 @@ from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.many_devices import walk_loads
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.placement.compiled import HAS_COMPILER
-from planner.partition.placement.contiguous import best_contiguous
-from planner.partition.placement.free import best_free
-from planner.partition.placement.problem import PlacementProblem
 from planner.partition.portfolio.many_ideals import least_over_groups, with_fewer_ideals
 from planner.partition.program_orders import bundles_of
 from planner.plan.options import OptimalMode, PlanOptions

@@ -23,7 +23,7 @@ from planner.partition.evaluate import evaluate, objective_value, with_best_orde
 from planner.partition.from_graph import problem_from_graph
 from planner.partition.modes.single import fastest_alone
 from planner.partition.next_best import NextBestCut, next_best_cuts
-from planner.partition.placement.problem import OutOfTime, never
+from planner.partition.out_of_time import OutOfTime, never
 from planner.partition.problem import PartitionProblem
 from planner.partition.registry import partition
 from planner.partition.replacement import Replacement, moved_bytes, replacement

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.cost_graphs.placement.problem import Placement, PlacementProblem
 from planner.errors import GraphError, InventoryError, PlannerError
 from planner.graph.bounds import MAX_NODES, shown_value
 from planner.graph.cycle import cycle_text, find_cycle
-from planner.partition.placement.problem import Placement, PlacementProblem
 
 MAX_EDGES = 2_000_000
 MAX_DEVICES = 1024

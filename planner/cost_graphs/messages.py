@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from planner.partition.placement.problem import PlacementProblem
+from planner.cost_graphs.placement.problem import PlacementProblem
 from planner.partition.problem import Integers
 
 # The steps of a search that has ended: it has come as far as anyone waits for.

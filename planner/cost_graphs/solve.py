@@ -10,13 +10,13 @@ from planner.cost.inventory import Inventory
 from planner.cost_graphs.cost_graph import placement_document, read_cost_graph
 from planner.cost_graphs.hybrid.limit_search import best_hybrid
 from planner.cost_graphs.limits import Limits
+from planner.cost_graphs.placement.contiguous import MAX_PAIRS, best_contiguous
+from planner.cost_graphs.placement.free import AS_GOOD
 from planner.cost_graphs.single_pass.latency import best_latency
 from planner.cost_graphs.training_profile import plan_document, read_training_profile
 from planner.cost_graphs.two_searches import place_by_two
 from planner.graph.ir import Graph
 from planner.partition.objective import Objective
-from planner.partition.placement.contiguous import MAX_PAIRS, best_contiguous
-from planner.partition.placement.free import AS_GOOD
 from planner.plan.options import OptimalMode, PlanOptions
 from planner.plan.plan import Plan
 from planner.planning import make_plan

@@ -16,12 +16,12 @@ from multiprocessing.connection import Connection, wait
 
 from planner.cost_graphs.limits import Limits
 from planner.cost_graphs.messages import ENDED, Report, Role, Task
+from planner.cost_graphs.placement.free import Incumbent, improved, incumbent_of, placement_of
+from planner.cost_graphs.placement.infeasible import check_can_exist, nothing_fits
+from planner.cost_graphs.placement.netlists.netlist import Netlist, netlist_of
+from planner.cost_graphs.placement.problem import Placement, PlacementProblem
 from planner.partition.placement.compiled import warn_without_compiler
-from planner.partition.placement.free import Incumbent, improved, incumbent_of, placement_of
-from planner.partition.placement.infeasible import check_can_exist, nothing_fits
-from planner.partition.placement.netlists.netlist import Netlist, netlist_of
-from planner.partition.placement.netlists.packing import first_packing, fits
-from planner.partition.placement.problem import Placement, PlacementProblem
+from planner.partition.placement.packing import first_packing, fits
 
 # Of each of the two, about a million a second on a busy core and twice to three times as many on an idle one.
 STEPS = 150_000_000

@@ -19,9 +19,8 @@ from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 
 from planner.cost_graphs.messages import ENDED, Report, Role, Task
-from planner.errors import Infeasible
-from planner.partition.placement.contiguous import best_contiguous
-from planner.partition.placement.free import (
+from planner.cost_graphs.placement.contiguous import best_contiguous
+from planner.cost_graphs.placement.free import (
     Annealing,
     Incumbent,
     Programmes,
@@ -29,9 +28,11 @@ from planner.partition.placement.free import (
     improved,
     steps_of_question,
 )
-from planner.partition.placement.netlists.milp import OnQuestion, num_columns
-from planner.partition.placement.netlists.netlist import Netlist, netlist_of
-from planner.partition.placement.problem import OutOfTime, Placement, PlacementProblem
+from planner.cost_graphs.placement.netlists.milp import OnQuestion, num_columns
+from planner.cost_graphs.placement.netlists.netlist import Netlist, netlist_of
+from planner.cost_graphs.placement.problem import Placement, PlacementProblem
+from planner.errors import Infeasible
+from planner.partition.out_of_time import OutOfTime
 
 _FIRST_STEPS, _MOST_DOUBLINGS = 2_000_000, 3
 # Pairs of ideals of the contiguous placement to start from, and annealing steps that take as long.

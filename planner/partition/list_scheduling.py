@@ -17,7 +17,7 @@ from planner.partition.arcs import topological_order
 from planner.partition.assignment import Assignment
 from planner.partition.bounds.work import node_state_bytes
 from planner.partition.objective import Objective
-from planner.partition.placement.problem import OutOfTime
+from planner.partition.out_of_time import OutOfTime
 from planner.partition.portfolio.portfolio import Portfolio
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import Bundles

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from planner.partition.modes.table import Mode
 from planner.partition.objective import Objective
-from planner.partition.placement.problem import OutOfTime, never
+from planner.partition.out_of_time import OutOfTime, never
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

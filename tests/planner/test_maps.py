@@ -15,8 +15,9 @@ MAPS = [
     "planner.cost_graphs.hybrid",
     "planner.partition.ordered",
     "planner.partition.placement",
-    "planner.partition.placement.ideals",
-    "planner.partition.placement.netlists",
+    "planner.cost_graphs.placement",
+    "planner.cost_graphs.placement.ideals",
+    "planner.cost_graphs.placement.netlists",
     "planner.cost_graphs.single_pass",
     "planner.partition.portfolio",
 ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.partition.placement.problem import PlacementProblem, node_order, producers_of_nodes
+from planner.cost_graphs.placement.problem import PlacementProblem, node_order, producers_of_nodes
 from planner.partition.problem import Booleans, Floats, Integers
 
 FREE = -1

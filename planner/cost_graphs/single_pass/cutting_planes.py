@@ -16,7 +16,7 @@ import numpy as np
 from planner.cost_graphs.single_pass.chain import ChainSpace, CheapestChain, arc_seconds, cheapest_chain
 from planner.cost_graphs.single_pass.devices_of_runs import PassIncumbent
 from planner.cost_graphs.single_pass.unit_graph import PassGraph
-from planner.partition.placement.problem import OutOfTime
+from planner.partition.out_of_time import OutOfTime
 from planner.partition.problem import Floats, Integers
 
 # Where the flows so far meet the chains so far this closely, more rounds add nothing.

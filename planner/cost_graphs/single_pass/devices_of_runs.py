@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner.cost_graphs.placement.costs import device_bytes
+from planner.cost_graphs.placement.incumbent import Incumbent
+from planner.cost_graphs.placement.problem import PlacementProblem, node_order, producers_of_nodes
 from planner.cost_graphs.single_pass.chain import ANY, Run
 from planner.cost_graphs.single_pass.contraction import CORE, FREE
 from planner.cost_graphs.single_pass.seconds import single_pass_seconds
 from planner.cost_graphs.single_pass.unit_graph import PassGraph
-from planner.partition.placement.costs import device_bytes
-from planner.partition.placement.incumbent import Incumbent
-from planner.partition.placement.problem import PlacementProblem, node_order, producers_of_nodes
 from planner.partition.problem import Floats, Integers
 
 UNPLACED = -1

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from planner.cost_graphs.placement.problem import node_order
 from planner.cost_graphs.single_pass.blocks import PassIdeals
 from planner.cost_graphs.single_pass.unit_graph import PassGraph
-from planner.partition.placement.problem import node_order
 from planner.partition.problem import Booleans, Floats, Integers
 
 

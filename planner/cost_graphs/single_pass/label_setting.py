@@ -16,7 +16,7 @@ import numpy as np
 from planner.cost_graphs.single_pass.chain import ChainSpace, CheapestChain, Run
 from planner.cost_graphs.single_pass.devices_of_runs import PassIncumbent
 from planner.cost_graphs.single_pass.finish_times import FinishTimes
-from planner.partition.placement.problem import OutOfTime
+from planner.partition.out_of_time import OutOfTime
 from planner.partition.problem import Floats, Integers
 
 

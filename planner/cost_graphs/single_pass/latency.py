@@ -11,6 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from planner.cost_graphs.placement.infeasible import check_can_exist, nothing_fits
+from planner.cost_graphs.placement.problem import Placement, PlacementProblem, node_order, producers_of_nodes
 from planner.cost_graphs.single_pass.blocks import PassIdeals, pass_blocks, pass_ideals, prefix_ideals
 from planner.cost_graphs.single_pass.chain import ChainSpace, cheapest_chain
 from planner.cost_graphs.single_pass.contraction import pass_units
@@ -19,16 +21,8 @@ from planner.cost_graphs.single_pass.devices_of_runs import PassIncumbent
 from planner.cost_graphs.single_pass.finish_times import FinishTimes
 from planner.cost_graphs.single_pass.label_setting import Budget, OpenChains, search_labels
 from planner.cost_graphs.single_pass.unit_graph import PassGraph, pass_graph, segmented_units
+from planner.partition.out_of_time import OutOfTime, never
 from planner.partition.placement.device_states import counted_states, num_counted_states, uncounted_states
-from planner.partition.placement.infeasible import check_can_exist, nothing_fits
-from planner.partition.placement.problem import (
-    OutOfTime,
-    Placement,
-    PlacementProblem,
-    never,
-    node_order,
-    producers_of_nodes,
-)
 from planner.partition.problem import Floats, Integers
 
 MAX_IDEALS = 100_000

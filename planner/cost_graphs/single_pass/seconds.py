@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from planner.cost_graphs.placement.problem import PlacementProblem, node_order, producers_of_nodes
 from planner.partition.arcs import after_of_arcs, least_first_order
-from planner.partition.placement.problem import PlacementProblem, node_order, producers_of_nodes
 from planner.partition.problem import Floats, Integers
 
 

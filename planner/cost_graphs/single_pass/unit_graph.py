@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.cost_graphs.placement.problem import PlacementProblem
 from planner.cost_graphs.single_pass.contraction import FREE, PassUnits
 from planner.partition.arcs import after_of_arcs, components, depth_first_order, distinct_arcs
-from planner.partition.placement.problem import PlacementProblem
 from planner.partition.problem import Floats, Integers
 
 # A joined unit may take this share of the largest accelerator.

@@ -49,9 +49,9 @@ from planner.partition.portfolio.moved_cuts import offer_moved_cuts
 from planner.partition.portfolio.orders import offer_other_orders, offer_own_order
 from planner.partition.portfolio.portfolio import Portfolio, Search, run_in_turn
 from planner.partition.portfolio.reasons import reasons
-from planner.partition.portfolio.relaxation import offer_packing, offer_relaxed_placements
 from planner.partition.portfolio.replicated import least_bottleneck_with_copies, with_idle_copies
 from planner.partition.portfolio.several_stages import MOST_ROUNDS, may_have_several, offer_several_stages
+from planner.partition.portfolio.stages_of_devices import offer_packing
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import Bundles
 from planner.partition.recomputation.cones import sent_for_nothing
@@ -67,7 +67,7 @@ _MAX_NODES_OF_RUNNERS_UP = 800
 # Cuts of the program order that are moved leave a longer training step nothing to gain from other orders.
 _MAX_NODES_OF_REORDERED_STEPS = 64
 # Of more free stages than this, pairs to join are too many.
-_FEW = 16
+_FEW = 64
 
 
 def optimal(problem: PartitionProblem, request: Request) -> Assignment:
@@ -277,8 +277,9 @@ def _may_move_bundles(portfolio: Portfolio) -> bool:
 
 
 def _may_move_anywhere(portfolio: Portfolio) -> bool:
-    """A step with several stages on a device is seldom shorter for even loads, and what takes turns waits."""
-    return portfolio.request.objective is Objective.THROUGHPUT and _may_move_bundles(portfolio)
+    """Not for a step: with several stages on a device it is seldom shorter for even loads, since they wait in turn."""
+    is_for_it = portfolio.request.objective is Objective.THROUGHPUT and not portfolio.request.num_stages
+    return is_for_it and _may_move_bundles(portfolio)
 
 
 def _may_reorder(portfolio: Portfolio) -> bool:
@@ -328,7 +329,6 @@ CONTIGUOUS = (
         run=_all_orders,
         applies=_is_for(Objective.THROUGHPUT, Objective.MEMORY),
     ),
-    Search(name="additive relaxation", run=offer_relaxed_placements),
     Search(name="segments of other orders", run=offer_other_orders, applies=_may_reorder),
     CLIMB_BEFORE_FORKS,
     Search(

@@ -18,7 +18,7 @@ from planner.partition.objective import PipelineSchedule, Training
 from planner.partition.ordered.hosts import distinct_rows, hosts_of
 from planner.partition.ordered.positions import few_positions
 from planner.partition.ordered.segments import Segments
-from planner.partition.placement.problem import OutOfTime
+from planner.partition.out_of_time import OutOfTime
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.training.memory import counted_microbatches, kept_microbatches
 from planner.partition.training.named_orders import device_orders

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from planner.partition.arcs import grouped
-from planner.partition.placement.problem import OutOfTime
+from planner.partition.out_of_time import OutOfTime
 from planner.partition.problem import Booleans, Floats, Integers
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 # Steps, of which a second has some 300,000: benchmark nets gain nearly all that they gain from more.
 MIN_STEPS, STEPS_PER_ITEM, MAX_STEPS = 20_000, 300, 400_000
-# Anywhere there are as many more ways for an item to go: with ten times as many, chains gain one to three per cent.
-_TIMES_ANYWHERE, _MAX_STEPS_ANYWHERE = 10, 1_000_000
+# Anywhere an item has more ways to go: with ten times as many, chains gain one to three per cent. Each step looks at
+# all pairs of devices: at so many in all, two seconds.
+_TIMES_ANYWHERE, _MAX_STEPS_ANYWHERE, _MAX_PAIRS_ANYWHERE = 10, 1_000_000, 4e9
 _MAX_TABLE = 20_000_000
 _CHUNK_STEPS = 1 << 16
 # Rounds, each from the best: the first temperature, and how often loads are squared in the energy.
@@ -147,7 +148,7 @@ def with_items_moved(
 
     steps, most = max(MIN_STEPS, STEPS_PER_ITEM * flow.num_items), float(MAX_STEPS)
     if costs.is_anywhere:
-        steps, most = _TIMES_ANYWHERE * steps, float(_MAX_STEPS_ANYWHERE)
+        steps, most = _TIMES_ANYWHERE * steps, min(_MAX_STEPS_ANYWHERE, _MAX_PAIRS_ANYWHERE / device_of_stage.size**2)
     is_large = steps > most
     heats = _HEATS
     if costs.turns is not None:

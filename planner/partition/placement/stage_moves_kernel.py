@@ -67,8 +67,8 @@ class ValueCosts(NamedTuple):
 
 class Pipeline(NamedTuple):
     """What does not change. `maker` [values] is -1 for what the caller gives to the first stage; `is_returned` values
-    go to the stage that is `returning` them, the last but for devices anywhere. Lists stand from one first to the next: `reader` by value, without its maker, and `touched` values,
-    `before` and `after` by item.
+    go to the stage that is `returning` them, the last but for devices anywhere. Lists stand from one first to the next:
+    `reader` by value, without its maker, and `touched` values, `before` and `after` by item.
 
     Each direction of a stage pays the largest `latency` [passes, links] of the links that it uses; `handover` [passes,
     links]: how long the sender is at it before a receiver that waits can begin. `kind`, `alike` and `memory` [devices].

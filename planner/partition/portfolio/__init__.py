@@ -8,10 +8,11 @@ Over every order    exact_ideals: chains of order ideals (ideal_stages), exact o
                     they are too many, over groups of them (ideal_groups); least_over_stages and paths, for both;
                     least_step: of training steps, a bound over either
 A lone batch        exact_latency: branch and bound over all stages and devices; fork_stages: stages side by side
-By relaxation       relaxation: the additive model, and the way back from it to stages
+Anywhere            stages_of_devices: from where bundles are to stages, and a packing where nothing else fits
 Loops, compiled     ideal_stages_kernel, ideal_groups_kernel, least_step_kernel
 Made better         cut_search (cuts and devices moved on the true objective, and joins that cost nothing), bundle_moves
-                    (bundles from stage to stage, in any order: for the bottleneck, a step and a lone batch),
+                    (bundles from stage to stage, in any order: for the bottleneck, a step and a lone batch; or from
+                    device to device),
                     replicated (copies on idle devices)
 What to say         reasons: why each stage ends where it does
 """

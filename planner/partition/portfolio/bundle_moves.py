@@ -12,6 +12,7 @@ and what it saves for backward passes is taken to stay as it is, and what then d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from planner.partition.objective import Objective
 from planner.partition.ordered.hosts import Hosts, distinct_rows, hosts_of
 from planner.partition.placement.stage_moves import Costs, Flow, Moved, is_too_large, with_items_moved
 from planner.partition.portfolio.portfolio import Portfolio
-from planner.partition.portfolio.relaxation import stages_by_level
+from planner.partition.portfolio.stages_of_devices import stages_by_level
 from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.program_orders import Bundles
 from planner.partition.score import Scored, score
@@ -38,12 +39,20 @@ _MOST_TIMES, _WORTH_AGAIN = 3, 1e-3
 
 def offer_moved_bundles(portfolio: Portfolio) -> None:
     """From the best in hand without its copies, where each stage has a device of its own; and again from there."""
+    _move_on(portfolio, _offer_moved_from)
+
+
+def offer_moved_anywhere(portfolio: Portfolio) -> None:
+    """From the best in hand: bundles moved between devices for the bottleneck, each of which may run several stages."""
+    _move_on(portfolio, _offer_moved_anywhere)
+
+
+def _move_on(portfolio: Portfolio, move: Callable[[Portfolio, Scored], None]) -> None:
     start = _without_copies(portfolio)
     for _ in range(_MOST_TIMES):
-        devices = start.assignment.device_of_stage
-        if len(devices) == 1 or len(set(devices)) < len(devices) or portfolio.is_over:
+        if portfolio.problem.num_devices == 1 or portfolio.is_over:
             return
-        _offer_moved_from(portfolio, start)
+        move(portfolio, start)
         before, start = start, _without_copies(portfolio)
         if start.value > before.value * (1 - _WORTH_AGAIN):
             return
@@ -59,15 +68,14 @@ def _without_copies(portfolio: Portfolio) -> Scored:
 
 def _offer_moved_from(portfolio: Portfolio, start: Scored) -> None:
     problem, request = portfolio.problem, portfolio.request
-    with_idle = _turns(problem, request.objective) is not None and not request.num_stages
-    _offer_moved(portfolio, start, _Slots.of(hosts_of(problem), start.assignment, with_idle=with_idle))
+    devices = start.assignment.device_of_stage
+    if len(devices) > 1 and len(set(devices)) == len(devices):
+        with_idle = _turns(problem, request.objective) is not None and not request.num_stages
+        _offer_moved(portfolio, start, _Slots.of(hosts_of(problem), start.assignment, with_idle=with_idle))
 
 
-def offer_moved_anywhere(portfolio: Portfolio) -> None:
-    """From the best in hand: bundles moved between devices for the bottleneck, each of which may run several stages."""
-    start = _without_copies(portfolio)
-    if portfolio.problem.num_devices > 1:
-        _offer_moved(portfolio, start, _Slots.anywhere(portfolio.problem.num_devices, start.assignment))
+def _offer_moved_anywhere(portfolio: Portfolio, start: Scored) -> None:
+    _offer_moved(portfolio, start, _Slots.anywhere(portfolio.problem.num_devices, start.assignment))
 
 
 def _offer_moved(portfolio: Portfolio, start: Scored, slots: _Slots) -> None:
@@ -100,16 +108,17 @@ def _offer_moved(portfolio: Portfolio, start: Scored, slots: _Slots) -> None:
 def _of_a_stage(problem: PartitionProblem) -> Floats:
     """[values] bytes of what runs beside the value's ends: of those that go from device to device, each ends a stage
     and begins one, so that either end has half of what a stage more takes."""
-    held, bytes_beside, made = held_bytes(problem), np.zeros(problem.num_values), problem.value_producer >= 0
+    held, made = held_bytes(problem), problem.value_producer >= 0
+    bytes_beside = np.zeros(problem.num_values)
     np.maximum.at(bytes_beside, problem.read_value, held[problem.read_node])
-    bytes_beside[made] = np.maximum(bytes_beside[made], held[problem.value_producer[made]])
+    np.maximum.at(bytes_beside, np.flatnonzero(made), held[problem.value_producer[made]])
     return bytes_beside
 
 
 def _spare(problem: PartitionProblem, scored: Scored) -> Floats:
     """[devices] bytes that each has left."""
-    spare: Floats = problem.device_memory_bytes - np.array(scored.evaluation.device_peak_bytes, dtype=np.float64)
-    return spare
+    peaks: Floats = np.array(scored.evaluation.device_peak_bytes, dtype=np.float64)
+    return problem.device_memory_bytes.astype(np.float64) - peaks
 
 
 def _turns(problem: PartitionProblem, objective: Objective) -> Turns | None:

@@ -16,7 +16,7 @@ from planner.cli.commands import solve
 from planner.cli.commands.solve import Solution
 from planner.cli.instance_file import parse_instance
 from planner.cost_graphs.cost_graph import read_cost_graph
-from planner.partition.placement.costs import device_bytes, device_loads
+from planner.cost_graphs.placement.costs import device_bytes, device_loads
 from tests.planner.cli.conftest import RunCli
 
 INSTANCES = Path(__file__).parents[3] / "benchmarks" / "instances"

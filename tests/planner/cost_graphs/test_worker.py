@@ -14,9 +14,8 @@ import pytest
 
 from planner.cost_graphs import worker as worker_module
 from planner.cost_graphs.messages import ENDED, Report, Role, Task
-from planner.cost_graphs.worker import Exchange, search
-from planner.partition.placement.costs import device_loads
-from planner.partition.placement.free import (
+from planner.cost_graphs.placement.costs import device_loads
+from planner.cost_graphs.placement.free import (
     Annealing,
     Incumbent,
     best_free,
@@ -24,10 +23,11 @@ from planner.partition.placement.free import (
     placement_of,
     steps_of_question,
 )
-from planner.partition.placement.netlists import neighbourhoods
-from planner.partition.placement.netlists.netlist import netlist_of
-from planner.partition.placement.problem import PlacementProblem
-from tests.planner.partition.placement.small_problems import random_problem
+from planner.cost_graphs.placement.netlists import neighbourhoods
+from planner.cost_graphs.placement.netlists.netlist import netlist_of
+from planner.cost_graphs.placement.problem import PlacementProblem
+from planner.cost_graphs.worker import Exchange, search
+from tests.planner.cost_graphs.placement.small_problems import random_problem
 from tests.waiting import WAIT_SECONDS
 
 ALONE = Report(steps=ENDED)

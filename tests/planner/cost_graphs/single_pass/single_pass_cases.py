@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.partition.placement.problem import PlacementProblem
+from planner.cost_graphs.placement.problem import PlacementProblem
 
 
 def build(

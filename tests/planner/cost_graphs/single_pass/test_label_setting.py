@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from planner.cost_graphs.placement.problem import PlacementProblem
 from planner.cost_graphs.single_pass import latency
 from planner.cost_graphs.single_pass.blocks import pass_blocks, pass_ideals
 from planner.cost_graphs.single_pass.chain import ChainSpace
@@ -17,11 +18,11 @@ from planner.cost_graphs.single_pass.finish_times import FinishTimes
 from planner.cost_graphs.single_pass.label_setting import Budget, OpenChains, search_labels
 from planner.cost_graphs.single_pass.latency import best_latency
 from planner.cost_graphs.single_pass.unit_graph import pass_graph
+from planner.partition.out_of_time import never
 from planner.partition.placement.device_states import uncounted_states
-from planner.partition.placement.problem import PlacementProblem, never
 from tests.nightly import nightly
+from tests.planner.cost_graphs.placement.small_problems import random_problem
 from tests.planner.cost_graphs.single_pass import single_pass_cases
-from tests.planner.partition.placement.small_problems import random_problem
 
 
 def on_any_device(number: int, *, nodes: int) -> PlacementProblem:

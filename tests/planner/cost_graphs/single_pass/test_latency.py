@@ -8,11 +8,11 @@ import math
 import numpy as np
 import pytest
 
+from planner.cost_graphs.placement.costs import device_bytes
+from planner.cost_graphs.placement.problem import PlacementProblem
 from planner.cost_graphs.single_pass.latency import best_latency, path_bound
 from planner.cost_graphs.single_pass.seconds import single_pass_seconds
 from planner.errors import Infeasible
-from planner.partition.placement.costs import device_bytes
-from planner.partition.placement.problem import PlacementProblem
 from tests.nightly import nightly
 from tests.planner.cost_graphs.single_pass.single_pass_cases import (
     build,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from planner.cost_graphs.placement.problem import PlacementProblem
 from planner.cost_graphs.single_pass.seconds import single_pass_seconds
 from planner.errors import GraphError
-from planner.partition.placement.problem import PlacementProblem
 from tests.planner.cost_graphs.single_pass.single_pass_cases import build, random_problem, slow_single_pass
 
 HOST, FIRST, SECOND = 0, 1, 2

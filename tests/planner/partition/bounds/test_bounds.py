@@ -23,12 +23,8 @@ from planner.partition.bounds.transfers import transfer_bound
 from planner.partition.bounds.work import largest_bundle_bound, memory_bound, work_bound
 from planner.partition.evaluate import evaluate
 from planner.partition.objective import Objective
-from planner.partition.placement.contiguous import best_contiguous
-from planner.partition.placement.free import best_free
-from planner.partition.placement.problem import Placement, PlacementProblem
 from planner.partition.portfolio.exact_ideals import least_over_ideals
 from planner.partition.portfolio.ideal_stages import IdealStages, all_ideals
-from planner.partition.portfolio.relaxation import relaxed
 from planner.partition.problem import PartitionProblem
 from planner.partition.program_orders import bundles_of
 from planner.partition.registry import partition
@@ -83,7 +79,6 @@ def test_none_is_above_the_optimum(problem: PartitionProblem) -> None:
     for name, objective, bound in of_all(problem, best[Objective.THROUGHPUT]):
         assert bound <= best[objective] * (1 + 1e-9), name
     assert serial_bound(problem, bundles) <= best[Objective.LATENCY] * (1 + 1e-9)
-    assert bound_of(best_contiguous, relaxed(problem, bundles).placement) <= best[Objective.THROUGHPUT] * (1 + 1e-9)
 
 
 @pytest.mark.slow
@@ -94,16 +89,6 @@ def test_none_is_above_the_optimum_of_free_stages(problem: PartitionProblem) -> 
     best = optima(problem, INFERENCE, every_assignment(problem, free=True))
     for name, objective, bound in of_all(problem, best[Objective.THROUGHPUT]):
         assert objective is Objective.LATENCY or bound <= best[objective] * (1 + 1e-9), name
-    placement = relaxed(problem, bundles_of(problem)).placement
-    bound = bound_of(lambda one: best_free(one, effort=1000), placement)
-    assert bound <= best[Objective.THROUGHPUT] * (1 + 1e-9)
-
-
-def bound_of(search: Callable[[PlacementProblem], Placement], problem: PlacementProblem) -> float:
-    try:
-        return search(problem).lower_bound_seconds
-    except Infeasible:
-        return 0.0
 
 
 @pytest.mark.slow
@@ -303,35 +288,6 @@ def test_ideals_fill_no_device_that_cannot_run_the_node() -> None:
     assert solution.value == pytest.approx(0.5)
 
 
-@random_examples(40)
-@given(problem=problems(max_nodes=5, max_devices=3, equal_links=True, relay=False))
-def test_the_relaxation_is_exact_where_it_leaves_out_nothing(problem: PartitionProblem) -> None:
-    """Without latencies, inputs, outputs and limits on memory."""
-    given_bytes = problem.value_producer < 0
-    bare = replace(
-        problem,
-        value_bytes=np.where(given_bytes, 0, problem.value_bytes),
-        value_returned=np.zeros_like(problem.value_returned),
-        link_latency_seconds=np.zeros_like(problem.link_latency_seconds),
-        device_memory_bytes=np.full_like(problem.device_memory_bytes, 1 << 40),
-    )
-    bound = best_contiguous(relaxed(bare, bundles_of(bare)).placement).lower_bound_seconds
-    assert bound == pytest.approx(least(bare, Objective.THROUGHPUT, every_assignment(bare)), abs=1e-9)
-
-
-def test_the_relaxation_knows_who_runs_last() -> None:
-    """Nodes 2 and 4 stay together, and 4 is the last: neither of the first two may run behind them."""
-    problem = problem_of(
-        compute_seconds=[[1.0, 2.0, 0.0, 0.0, 1.0]] * 2,
-        reads=[[0], [0, 1], [], [], []],
-        value_bytes=[0] * 6,
-        groups=[(2, 4)],
-    )
-    assert least(problem, Objective.THROUGHPUT, every_assignment(problem)) == 3.0
-    bound = best_contiguous(relaxed(problem, bundles_of(problem)).placement).lower_bound_seconds
-    assert bound == pytest.approx(3.0)
-
-
 def check_is_tight(make: Maker, bound: Callable[[PartitionProblem, float], float], share: float = 1e-8) -> None:
     """At most `share` below the optimum, and not above it, on each of many problems."""
     for seed in random_seeds(24):
@@ -435,21 +391,6 @@ def test_what_nodes_exchange_for_their_work_is_the_least_of_all_their_sets(
 
 def subsets(nodes: list[int]) -> Iterator[tuple[int, ...]]:
     return itertools.chain.from_iterable(itertools.combinations(nodes, size) for size in range(1, len(nodes) + 1))
-
-
-@pytest.mark.fuzz
-def test_the_relaxation_sends_over_the_quicker_way() -> None:
-    check_is_tight(
-        known_optima.a_chain_over_links_of_one_way,
-        lambda problem, _: best_contiguous(relaxed(problem, bundles_of(problem)).placement).lower_bound_seconds,
-    )
-
-
-def test_a_state_that_two_nodes_read_fills_their_device_once() -> None:
-    """Apart they would each hold it, and send a value for ten seconds."""
-    problem = chain([[1.0, 1.0]] * 2, states=[(60, (0, 1))], memory_bytes=[100, 100], per_byte=10.0)
-    bound = best_contiguous(relaxed(problem, bundles_of(problem)).placement).lower_bound_seconds
-    assert bound <= least(problem, Objective.THROUGHPUT, all_contiguous(problem)) == 2.0
 
 
 def test_what_only_runs_before_does_not_delay_a_lone_batch() -> None:

@@ -14,7 +14,7 @@ from planner.partition.objective import NAMED_SCHEDULES, Objective, PipelineSche
 from planner.partition.ordered import cut_moves_kernel as kernel
 from planner.partition.ordered.cut_moves import layout_of, line_of, scratch_of, with_cuts_moved
 from planner.partition.ordered.positions import allowed_positions
-from planner.partition.placement.problem import never
+from planner.partition.out_of_time import never
 from planner.partition.problem import PartitionProblem
 from planner.partition.request import Request
 from planner.partition.score import score

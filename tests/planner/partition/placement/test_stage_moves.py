@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.cost_graphs.placement.contiguous import best_contiguous
+from planner.cost_graphs.placement.costs import device_bytes, device_loads
 from planner.partition.arcs import components, distinct_arcs
 from planner.partition.objective import PipelineSchedule, Training
+from planner.partition.out_of_time import never
 from planner.partition.placement import stage_moves
 from planner.partition.placement import stage_moves_kernel as kernel
-from planner.partition.placement.contiguous import best_contiguous
-from planner.partition.placement.costs import device_bytes, device_loads
 from planner.partition.placement.draws_kernel import EXPONENTIAL
-from planner.partition.placement.problem import never
-from planner.partition.placement.stage_moves import Costs, Flow, Moved, with_items_moved
-from planner.partition.problem import Integers
+from planner.partition.placement.stage_moves import Costs, Flow, with_items_moved
+from planner.partition.problem import Floats, Integers
 from planner.partition.turns_kernel import ONCE, Turns, turns_of
 from tests.nightly import nightly
-from tests.planner.partition.placement.small_problems import random_problem
+from tests.planner.cost_graphs.placement.small_problems import random_problem
 
 STAGES = 4
 
@@ -125,44 +125,20 @@ def test_anywhere_running_sums_hold_and_what_a_device_cannot_run_stays_away(numb
     assert (state.best[tails] > state.best[heads]).any(), "values go either way"
 
 
-def test_anywhere_items_are_moved_in_pairs_and_with_those_around_them() -> None:
-    """Of a chain whose values are dear, four items have to move together; and where memory is full, two change."""
+def test_anywhere_items_move_with_those_around_them() -> None:
+    """Nothing is accepted that is worse: one item alone at an end costs more to send than it spares."""
     chained = Flow(
         num_items=12,
         maker=np.append([-1], np.arange(12)),
-        is_returned=np.arange(13) == 12,
+        is_returned=np.zeros(13, dtype=np.bool_),
         comes_back=np.zeros(13, dtype=np.bool_),
         reads=(np.arange(12), np.arange(12)),
         arcs=(np.arange(11), np.arange(1, 12)),
     )
-    costs = Costs(
-        seconds=np.ones((1, 1, 12)),
-        by_maker=np.full((1, 1, 13), 1.5),
-        by_reader=np.full((1, 1, 13), 1.5),
-        latency=np.zeros((1, 1)),
-        held=np.zeros(12),
-        buffered=np.zeros(13),
-        link=np.zeros((3, 3), dtype=np.int64),
-        kind=np.zeros(3, dtype=np.int64),
-        memory=np.full(3, 1e6),
-        spare=np.full(3, 1e6),
-        may_be_idle=True,
-        is_anywhere=True,
-    )
-    moved, _ = anywhere(chained, costs, np.zeros(12, dtype=np.int64))
-    assert value_of(chained, costs, moved, np.arange(3)) == pytest.approx(3 + 2 * 1.5 + 1.0, abs=1.0)
-    apart = replace(
-        costs,
-        seconds=np.array([[[3.0, 3.0, 1.0, 1.0], [3.0, 3.0, 1.0, 1.0]]]),
-        by_maker=np.zeros((1, 1, 4)),
-        by_reader=np.zeros((1, 1, 4)),
-        held=np.ones(4),
-        buffered=np.zeros(4),
-        link=np.zeros((2, 2), dtype=np.int64),
-        kind=np.zeros(2, dtype=np.int64),
-        memory=np.full(2, 2.0),
-        spare=np.zeros(2),
-    )
+    assert coldly_moved(chained, plain_costs(np.ones(12), value_seconds=1.5, devices=3), np.zeros(12)) < 8.0
+
+
+def test_anywhere_two_items_change_devices_that_are_full() -> None:
     none = np.array([], dtype=np.int64)
     alone = Flow(
         num_items=4,
@@ -172,13 +148,40 @@ def test_anywhere_items_are_moved_in_pairs_and_with_those_around_them() -> None:
         reads=(none, none),
         arcs=(none, none),
     )
-    moved, _ = anywhere(alone, apart, np.array([0, 0, 1, 1]))
-    assert value_of(alone, apart, moved, np.arange(2)) == 4.0
+    costs = plain_costs(np.array([3.0, 3.0, 1.0, 1.0]), value_seconds=0.0, devices=2)
+    full = replace(costs, held=np.ones(4), memory=np.full(2, 2.0))
+    assert coldly_moved(alone, full, np.array([0, 0, 1, 1])) == 4.0
 
 
-def anywhere(flow: Flow, costs: Costs, start: Integers) -> Moved:
-    devices = np.arange(costs.spare.size)
-    return with_items_moved(flow, costs, start, devices, effort=0.1, target_seconds=0.0, out_of_time=never)
+def plain_costs(seconds: Floats, value_seconds: float, devices: int) -> Costs:
+    """Of equal devices anywhere, over equal links."""
+    items = seconds.size
+    values = items + 1 if value_seconds else items
+    return Costs(
+        seconds=seconds.reshape(1, 1, items),
+        by_maker=np.full((1, 1, values), value_seconds),
+        by_reader=np.full((1, 1, values), value_seconds),
+        latency=np.zeros((1, 1)),
+        held=np.zeros(items),
+        buffered=np.zeros(values),
+        link=np.zeros((devices, devices), dtype=np.int64),
+        kind=np.zeros(devices, dtype=np.int64),
+        memory=np.full(devices, 1e6),
+        spare=np.zeros(devices),
+        may_be_idle=True,
+        is_anywhere=True,
+    )
+
+
+def coldly_moved(flow: Flow, costs: Costs, start: Integers | Floats) -> float:
+    """The least load that steps come to of which none makes it worse."""
+    devices, stage_of_item = np.arange(costs.spare.size), start.astype(np.int64)
+    pipeline, passes = stage_moves.pipeline_of(flow, costs), stage_moves.passes_for(costs)
+    state = stage_moves.state_of(flow, costs, stage_of_item, devices)
+    kernel.recount(pipeline, state)
+    state.best_value[0] = value_of(flow, costs, stage_of_item, devices)
+    kernel.anneal_anywhere(pipeline, state, passes, EXPONENTIAL, 1e-12, np.array([1.0, 0.5]), 3, 5_000)
+    return float(state.best_value[0])
 
 
 def value_of(flow: Flow, costs: Costs, stage_of_item: Integers, device_of_stage: Integers) -> float:

@@ -1,9 +1,0 @@
-"""Placement free of any order, as netlist partitioning: nodes are cells, tensors hyperedges (nets) over them.
-
-The question     netlist
-A first answer   packing
-Better ones      annealing (annealing_kernel: its steps), neighbourhoods (some devices after others, by an integer
-                 programme)
-The whole        milp (the integer programme, which may prove), lower_bound (by linear programming)
-They run by turns in planner.partition.placement.free.
-"""
