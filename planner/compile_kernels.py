@@ -66,6 +66,7 @@ def compile_kernels(num_processes: int = 1) -> None:
 
 
 def search_plans() -> None:
+    """And cost graphs' placements, with which plans share items that move."""
     for graph, inventory, options in _plans():
         with suppress(Infeasible):
             make_plan(graph, "", inventory, options)

@@ -99,14 +99,13 @@ class Summary:
 
 def summarize(measured: Measured, since_seconds: float | None = None) -> Summary:
     """From that moment until the reading; without it, of all that every thread still knows of."""
-    until = None if since_seconds is None else measured.read_at_seconds
     threads = tuple(_since(thread, since_seconds) for thread in measured.threads)
     # Lanes wait for evaluation while steps run.
     counted = tuple(thread for thread in threads if thread.is_training and thread.spans) or threads
     start = max((thread.spans[0].start_seconds for thread in counted if thread.spans), default=0.0)
     end = max((thread.spans[-1].end_seconds for thread in counted if thread.spans), default=start)
-    if since_seconds is not None and until is not None:
-        start, end = since_seconds, until
+    if since_seconds is not None:
+        start, end = since_seconds, measured.read_at_seconds
     window = _Window(start, end, counted)
     running = (thread for thread in counted if not thread.hands_on)
     keys = sorted({(span.stage, thread.device_id) for thread in running for span in _spans(thread)})

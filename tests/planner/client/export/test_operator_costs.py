@@ -147,3 +147,5 @@ def test_what_a_stranger_says_of_costs_is_checked() -> None:
     for why, one in changed.items():
         with pytest.raises(GraphError, match=why):
             check_graph(replace(graph, nodes=(*graph.nodes[:index], one, *graph.nodes[index + 1 :])))
+    free = replace(node, flops=0, bytes_moved=0)
+    check_graph(replace(graph, nodes=(*graph.nodes[:index], free, *graph.nodes[index + 1 :])))
