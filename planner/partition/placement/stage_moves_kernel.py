@@ -333,12 +333,16 @@ def _furthest(pipeline: Pipeline, state: State, item: int, way: int) -> int:
 
 
 @compiled
+def _runs(pipeline: Pipeline, state: State, item: int, stage: int) -> bool:
+    return bool(pipeline.of_items.seconds[FORWARD, pipeline.kind[state.device[stage]], item] < np.inf)
+
+
+@compiled
 def _can_move(pipeline: Pipeline, state: State, item: int, target: int) -> bool:
     """Not to a device that cannot run it, nor from a stage that may not be without it."""
     origin = state.stage[item]
-    runs = pipeline.of_items.seconds[FORWARD, pipeline.kind[state.device[target]], item] < np.inf
     may_leave = state.num_items[origin] > 1 or (pipeline.may_be_idle and 0 < origin < state.device.size - 1)
-    return bool(runs and may_leave)
+    return bool(may_leave and _runs(pipeline, state, item, target))
 
 
 @compiled
@@ -602,11 +606,6 @@ def anneal_anywhere(
             _carry(pipeline, state, other, target)
         for index in range(size - 1, -1, -1):
             _carry(pipeline, state, moved[index], origin)
-
-
-@compiled
-def _runs(pipeline: Pipeline, state: State, item: int, stage: int) -> bool:
-    return bool(pipeline.of_items.seconds[FORWARD, pipeline.kind[state.device[stage]], item] < np.inf)
 
 
 @compiled
