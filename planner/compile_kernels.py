@@ -22,7 +22,8 @@ from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.cost_graphs.hybrid.limit_search import best_hybrid
 from planner.cost_graphs.hybrid.problem import HybridProblem
 from planner.cost_graphs.placement.contiguous import best_contiguous
-from planner.cost_graphs.placement.free import best_free
+from planner.cost_graphs.placement.free import Annealing, first_incumbent
+from planner.cost_graphs.placement.netlists.netlist import netlist_of
 from planner.cost_graphs.placement.problem import PlacementProblem
 from planner.cost_graphs.single_pass.latency import best_latency
 from planner.errors import Infeasible
@@ -48,6 +49,7 @@ from planner.partition.ordered.host_windows import over_windows
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.many_devices import walk_loads
 from planner.partition.ordered.positions import allowed_positions
+from planner.partition.out_of_time import never
 from planner.partition.placement.compiled import HAS_COMPILER
 from planner.partition.portfolio.many_ideals import least_over_groups, with_fewer_ideals
 from planner.partition.program_orders import bundles_of
@@ -74,7 +76,8 @@ def search_plans() -> None:
     _search_over_a_fleet()
     _search_over_groups()
     for problem in PLACEMENTS:
-        best_free(problem, effort=200)
+        netlist = netlist_of(problem)
+        Annealing(netlist).turn(first_incumbent(problem, netlist), 200, never)
         best_contiguous(problem)
 
 

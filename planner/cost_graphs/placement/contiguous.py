@@ -47,13 +47,12 @@ def best_contiguous(
     problem: PlacementProblem,
     *,
     max_pairs: int = MAX_PAIRS,
-    moves_items: bool = True,
     out_of_time: OutOfTime = never,
 ) -> Placement:
     """Proven optimal if `lower_bound_seconds` is the value. Raises Infeasible.
 
     At most about `max_pairs` pairs of ideals are looked at, after a first search that is not counted. What is not
-    proven then has its items moved from stage to stage, unless whoever asks does so.
+    proven then has its items moved from stage to stage.
     """
     items, costs = _contracted(problem)
     check_can_exist(problem, items.item_of_node)
@@ -62,7 +61,7 @@ def best_contiguous(
     bound = least_load(costs, tuple(problem.class_devices.tolist()))
     budget = Budget(num_pairs=max_pairs, out_of_time=out_of_time)
     bound = search_all_ideals(items, costs, incumbent, bound, budget)
-    if moves_items and bound < incumbent.to_beat:
+    if bound < incumbent.to_beat:
         move_items(items, incumbent, bound, out_of_time)
     if incumbent.devices is None:
         raise nothing_fits(problem, "contiguous", proven=bound == float("inf"))

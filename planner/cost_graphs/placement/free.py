@@ -1,53 +1,31 @@
-"""Least maximum load where a device may take any nodes: two searches by turns, with a bound that is proven.
+"""Least maximum load where a device may take any nodes: two searches, the best in hand and the bound that is proven.
 
-Each search takes the best in hand and gives back one no worse.
+Each search takes the best in hand and gives back one no worse. Two processes run them, `worker` beside this folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 
 import numpy as np
 
 from planner.cost_graphs.placement.costs import device_loads
-from planner.cost_graphs.placement.infeasible import check_can_exist, nothing_fits
+from planner.cost_graphs.placement.infeasible import nothing_fits
 from planner.cost_graphs.placement.netlists.annealing import annealed
 from planner.cost_graphs.placement.netlists.lower_bound import lower_bound
 from planner.cost_graphs.placement.netlists.milp import OnQuestion, better_or_bound, num_columns
 from planner.cost_graphs.placement.netlists.neighbourhoods import NeighbourhoodSearch
-from planner.cost_graphs.placement.netlists.netlist import Netlist, loads_of, netlist_of
+from planner.cost_graphs.placement.netlists.netlist import Netlist, loads_of
 from planner.cost_graphs.placement.problem import Placement, PlacementProblem
-from planner.partition.out_of_time import OutOfTime, never
+from planner.partition.out_of_time import OutOfTime
 from planner.partition.placement.packing import first_packing, fits
 from planner.partition.problem import Integers
 
-DEFAULT_EFFORT = 4_000_000
-_FIRST_TURN_STEPS, _MOST_DOUBLINGS = 4_000_000, 5
 # A question of the programme takes about the square of its columns.
 _SQUARED_COLUMNS_PER_STEP = 16
-_LEAST_QUESTIONS = 20
-_STEPS_PER_NEIGHBOURHOOD = 1_000_000
 # A value this close to the bound, as a share, is taken for it.
 AS_GOOD = 3e-6
-
-
-def best_free(problem: PlacementProblem, *, effort: int = DEFAULT_EFFORT, out_of_time: OutOfTime = never) -> Placement:
-    """`effort`: steps of annealing, some millions a second. Raises Infeasible."""
-    check_can_exist(problem)
-    netlist = netlist_of(problem)
-    best = first_incumbent(problem, netlist)
-    annealing, programmes, left = Annealing(netlist), Programmes(netlist), effort
-    for turn in count():
-        steps = min(_FIRST_TURN_STEPS << min(turn, _MOST_DOUBLINGS), left)
-        left -= steps
-        best = annealing.turn(best, steps, out_of_time)
-        if not out_of_time():
-            best = programmes.turn(best, steps, out_of_time)
-        if left <= 0 or out_of_time() or best.is_proven:
-            break
-    return placement_of(problem, netlist, best)
 
 
 def first_incumbent(problem: PlacementProblem, netlist: Netlist, start: Sequence[Placement] = ()) -> Incumbent:
@@ -150,13 +128,6 @@ class Programmes:
     def level(self) -> int:
         """Of the neighbourhoods: grows each time that a level of them was in vain."""
         return self._neighbourhoods.level
-
-    def turn(self, incumbent: Incumbent, steps: int, out_of_time: OutOfTime) -> Incumbent:
-        """`steps`: of annealing, which take about as long."""
-        questions = max(_LEAST_QUESTIONS, steps // steps_of_question(self._netlist))
-        if not incumbent.is_proven:
-            incumbent = self.neighbourhoods(incumbent, -(-steps // _STEPS_PER_NEIGHBOURHOOD), questions, out_of_time)
-        return self.whole(incumbent, questions, out_of_time)
 
     def neighbourhoods(self, incumbent: Incumbent, attempts: int, questions: int, out_of_time: OutOfTime) -> Incumbent:
         """Each of `attempts` programmes may ask so many `questions`."""

@@ -97,3 +97,10 @@ def node_state_bytes(problem: PartitionProblem) -> Floats:
     """[n] bytes of the states that each node uses, with all that training adds."""
     sizes = problem.whole_state_bytes[problem.use_state].astype(np.float64)
     return np.bincount(problem.use_node, sizes, problem.num_nodes).astype(np.float64)
+
+
+def first_users_bytes(problem: PartitionProblem, bundles: Bundles) -> Floats:
+    """[bundles] bytes, likewise, of the states that each is the first to use."""
+    states, first = np.unique(problem.use_state, return_index=True)
+    sizes, users = problem.whole_state_bytes[states].astype(np.float64), problem.use_node[first]
+    return np.bincount(bundles.bundle_of_node[users], sizes, bundles.count).astype(np.float64)

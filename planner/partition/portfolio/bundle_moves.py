@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.partition.assignment import Assignment
-from planner.partition.bounds.work import held_bytes
+from planner.partition.bounds.work import first_users_bytes, held_bytes
 from planner.partition.objective import Objective
 from planner.partition.ordered.hosts import Hosts, distinct_rows, hosts_of
 from planner.partition.placement.stage_moves import Costs, Flow, Moved, is_too_large, with_items_moved
@@ -225,11 +225,10 @@ def _bytes(problem: PartitionProblem, bundles: Bundles, num_slots: int) -> dict[
     """What bundles hold, states by their first user: where another stage uses one too, that is among what stays as it
     is. What values and gradients for backward passes take, for each microbatch that a stage keeps."""
     training, owner = problem.training, bundles.bundle_of_node
-    users, first = np.unique(problem.use_state, return_index=True)
-    held = np.bincount(owner[problem.use_node[first]], problem.whole_state_bytes[users], bundles.count)
+    held = first_users_bytes(problem, bundles)
     buffered = problem.microbatches_in_flight * problem.value_bytes.astype(np.float64)
     if training is None:
-        return {"held": held.astype(np.float64), "buffered": buffered}
+        return {"held": held, "buffered": buffered}
     own = problem.made_roots
     saved = np.bincount(owner, problem.node_kept_bytes, bundles.count)
     saved += np.bincount(owner[problem.root_producer[own]], problem.root_saved_bytes[own], bundles.count)

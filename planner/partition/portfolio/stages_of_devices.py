@@ -11,6 +11,7 @@ import numpy as np
 
 from planner.partition.arcs import least_first_order, topological_order
 from planner.partition.assignment import Assignment
+from planner.partition.bounds.work import first_users_bytes
 from planner.partition.ordered.hosts import distinct_rows
 from planner.partition.placement.packing import Items, first_packing
 from planner.partition.portfolio.portfolio import Portfolio
@@ -37,12 +38,9 @@ def offer_packing(portfolio: Portfolio) -> None:
 
 def _items(problem: PartitionProblem, bundles: Bundles, room_share: float) -> Items:
     owner, count, kinds = bundles.bundle_of_node, bundles.count, distinct_rows(problem.work_seconds)
-    states, first = np.unique(problem.use_state, return_index=True)
-    sizes = problem.whole_state_bytes[states].astype(np.float64)
     return Items(
         seconds=np.array([np.bincount(owner, row, count) for row in kinds.rows], dtype=np.float64),
-        # Of states, those that each is the first to use.
-        held_bytes=np.bincount(owner[problem.use_node[first]], sizes, count).astype(np.float64),
+        held_bytes=first_users_bytes(problem, bundles),
         class_of_device=kinds.kind_of_row,
         device_bytes=problem.device_memory_bytes.astype(np.float64) * room_share,
     )

@@ -16,10 +16,10 @@ import pytest
 from planner.cli import exit_codes
 from planner.cost_graphs.limits import Limits
 from planner.cost_graphs.placement.costs import device_loads
-from planner.cost_graphs.placement.free import best_free
 from planner.cost_graphs.two_searches import place_by_two
 from planner.errors import Infeasible
 from tests.job_signals import in_background, in_foreground
+from tests.planner.cost_graphs.placement.one_process import best_free
 from tests.planner.cost_graphs.placement.small_problems import random_problem
 from tests.waiting import WAIT_SECONDS, is_gone, wait_for
 

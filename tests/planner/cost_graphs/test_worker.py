@@ -18,7 +18,6 @@ from planner.cost_graphs.placement.costs import device_loads
 from planner.cost_graphs.placement.free import (
     Annealing,
     Incumbent,
-    best_free,
     first_incumbent,
     placement_of,
     steps_of_question,
@@ -27,6 +26,7 @@ from planner.cost_graphs.placement.netlists import neighbourhoods
 from planner.cost_graphs.placement.netlists.netlist import netlist_of
 from planner.cost_graphs.placement.problem import PlacementProblem
 from planner.cost_graphs.worker import Exchange, search
+from tests.planner.cost_graphs.placement.one_process import best_free
 from tests.planner.cost_graphs.placement.small_problems import random_problem
 from tests.waiting import WAIT_SECONDS
 

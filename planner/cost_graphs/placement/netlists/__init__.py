@@ -5,5 +5,5 @@ A first answer   planner.partition.placement.packing
 Better ones      annealing (annealing_kernel: its steps), neighbourhoods (some devices after others, by an integer
                  programme)
 The whole        milp (the integer programme, which may prove), lower_bound (by linear programming)
-They run by turns in `free`, beside this folder.
+They take the best in hand and better it in `free`, beside this folder.
 """

@@ -11,11 +11,12 @@ import pytest
 
 from planner.cost_graphs.cost_graph import read_cost_graph
 from planner.cost_graphs.placement.costs import device_bytes, device_loads
-from planner.cost_graphs.placement.free import best_free, first_incumbent
+from planner.cost_graphs.placement.free import first_incumbent
 from planner.cost_graphs.placement.netlists.netlist import netlist_of
 from planner.cost_graphs.placement.problem import Placement, PlacementProblem
 from planner.errors import Infeasible
 from tests.nightly import nightly
+from tests.planner.cost_graphs.placement.one_process import best_free
 from tests.planner.cost_graphs.placement.small_problems import random_problem
 from tests.random_examples import random_seeds
 
