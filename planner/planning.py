@@ -255,8 +255,8 @@ def partition_problem(
 def _check_trainable(graph: Graph) -> None:
     if graph.custom_backwards:
         raise OptionsError(
-            f"graph {shown(graph.name)} cannot be trained: it has the forward of {shown(graph.custom_backwards[0])}, a "
-            "custom torch.autograd.Function, and not its backward; export the module in training, as train() leaves it",
+            f"graph {shown(graph.name)} cannot be trained: what {shown(graph.custom_backwards[0])} does to gradients "
+            "is not in it, as it was captured in evaluation; export the module in training, as train() leaves it",
             function=graph.custom_backwards[0][:200],
         )
 

@@ -317,7 +317,8 @@ PyTree = TreeLeaf | TreeNone | TreeList | TreeTuple | TreeDict | TreeObject
 class Graph:
     """A program, or one stage of it. Nodes stand in program order: each reads only what stands before it.
 
-    `custom_backwards`: autograd functions of which the forward is here and the backward is not; it cannot be trained.
+    `custom_backwards`: autograd functions of which the forward is here and the backward is not, and gradient hooks, of
+    which nothing is; it cannot be trained.
     """
 
     torch_version: str

@@ -254,8 +254,8 @@ class Graph(google.protobuf.message.Message):
     def output_tree(self) -> Global___PyTree: ...
     @property
     def custom_backwards(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Custom autograd functions, by name, whose forward is in the graph and whose backward is not: a graph with any cannot
-        be trained.
+        """Custom autograd functions, by name, whose forward is in the graph and whose backward is not, and gradient hooks,
+        which are not in it: a graph with any cannot be trained.
         """
 
     def __init__(

@@ -105,7 +105,7 @@ def test_empty_graph_is_refused() -> None:
 def test_a_graph_without_the_backward_of_a_function_is_planned_and_not_trained() -> None:
     graph = replace(random_graph(1, 8), custom_backwards=("experiments.Rounded",))
     assert make_plan(graph, "graph", inventory_of(2), PlanOptions()).stages
-    with pytest.raises(OptionsError, match=r"cannot be trained: it has the forward of 'experiments.Rounded'"):
+    with pytest.raises(OptionsError, match=r"cannot be trained: what 'experiments.Rounded' does to gradients is not"):
         make_plan(graph, "graph", inventory_of(2), PlanOptions(training=Training()))
 
 

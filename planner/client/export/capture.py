@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from planner.client.export.custom_functions import custom_functions
+from planner.client.export.gradient_hooks import gradient_hooks
 from planner.client.export.keyword_inputs import named_keywords
 from planner.client.export.passes.named_states import use_named_states
 from planner.client.export.plain_weights import with_plain_weights
@@ -25,7 +26,8 @@ _ADVICE = "The error above occurred when calling torch.export.export"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Captured:
-    """The raw program in the training IR. `custom_backwards` are custom functions of which it has the forward alone."""
+    """The raw program in the training IR. `custom_backwards`: custom functions of which it has the forward alone, and
+    gradient hooks."""
 
     program: ExportedProgram
     custom_backwards: tuple[str, ...]
@@ -44,6 +46,7 @@ def capture(
             torch.inference_mode(False),
             torch.enable_grad(),
             custom_functions(what, is_trained=is_trained) as functions,
+            gradient_hooks(module, what, is_trained=is_trained) as hooks,
         ):
             with unchanged(module), named_keywords(module, kwargs):
                 program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
@@ -52,7 +55,7 @@ def capture(
             _forget_gradients(program)
             program = _for_whole_batches(program, what, is_trained=is_trained)
             functions.put_in(program)
-        return Captured(program=program, custom_backwards=tuple(functions.inlined))
+        return Captured(program=program, custom_backwards=(*functions.inlined, *hooks))
     except UnsupportedModule:
         raise
     except GuardOnDataDependentSymNode as error:
@@ -62,7 +65,7 @@ def capture(
         ) from error
     except Exception as error:
         raise UnsupportedModule(
-            f"{what}: torch.export cannot capture it: {_first_lines(error)}\n{remedy(error)}"
+            f"{what}: torch.export cannot capture it: {_first_lines(error)}\n{remedy(error, module)}"
         ) from error
 
 

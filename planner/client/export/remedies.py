@@ -15,8 +15,13 @@ _NUMBERS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 NO_NESTED_TENSORS = (
     "torch.export captures no nested tensors: give padded tensors and a mask, or values and offsets as two plain ones"
 )
-# Words of torch's messages about tensors that torch.export does not capture.
+# Words of torch's messages about what torch.export does not capture.
 _NOT_CAPTURED = (
+    (
+        re.compile(r"UninitializedParameter"),
+        "call it once on a batch: its lazy parameters have no sizes before",
+    ),
+    (re.compile(r"ScriptModule"), "export the Python module that it was scripted from"),
     (
         re.compile(r"classes\.quantized|PackedParams"),
         "its weights are packed by quantize_dynamic, convert or the like, which torch.export does not take: quantise "
@@ -29,12 +34,16 @@ _NOT_CAPTURED = (
         "it holds a quantised tensor, which torch.export does not take: keep its int_repr() and its scales as buffers",
     ),
 )
+_OF_SEVERAL_PROCESSES = ("DistributedDataParallel", "FullyShardedDataParallel")
 _LINE_THAT_ASKS = re.compile(r'raised this error:\s*File "([^"]+)", line (\d+), in (\S+)\n([^\n]*)')
 _CACHE = re.compile(r"Found <class '[\w.]*?(\w*Cache)'> in output")
 
 
-def remedy(error: Exception) -> str:
+def remedy(error: Exception, module: nn.Module) -> str:
     """A sentence to put below torch's message."""
+    wrapper = next((kind for part in module.modules() if (kind := type(part).__name__) in _OF_SEVERAL_PROCESSES), "")
+    if wrapper:
+        return f"export what {wrapper} wraps, its .module: a plan parts a model itself, and copies stages (replicate)"
     cache = _CACHE.search(str(error))
     if cache is not None:
         return (

@@ -32,7 +32,7 @@ from planner.client.export.passes.view_to_reshape import view_to_reshape
 from planner.client.export.states import captured_states, check_tensor
 from planner.client.export.symbol_names import symbol_names
 from planner.client.export.symbols import SymbolTable
-from planner.errors import PlannerWarning
+from planner.errors import PlannerWarning, UnsupportedModule
 from planner.graph.check import check_graph
 from planner.graph.ir import Graph
 
@@ -47,6 +47,7 @@ def translate(
     strict: bool,
     compare: bool,
 ) -> ExportedModel:
+    _check_call(module, args)
     for index, leaf in enumerate(tree_leaves((args, kwargs))):
         if isinstance(leaf, torch.Tensor):
             check_tensor(leaf, f"input {index}")
@@ -83,6 +84,17 @@ def translate(
     if difference:
         warnings.warn(difference, PlannerWarning, stacklevel=3)
     return ExportedModel(graph=graph, tensors=_stored(states))
+
+
+def _check_call(module: Any, args: Any) -> None:
+    if isinstance(module, ExportedProgram):
+        raise UnsupportedModule("got torch.export's program, needed a torch.nn.Module: give what its .module() returns")
+    if not isinstance(module, nn.Module):
+        is_class = isinstance(module, type)
+        got = f"the class {module.__name__}, not one of it" if is_class else f"a {type(module).__name__}"
+        raise UnsupportedModule(f"got {got}, needed a torch.nn.Module: have a module's forward call it")
+    if not isinstance(args, tuple):
+        raise UnsupportedModule(f"got a {type(args).__name__} for args, needed a tuple: (x,) for one example input x")
 
 
 def canonicalise(module: fx.GraphModule, constants: Mapping[str, torch.Tensor]) -> None:

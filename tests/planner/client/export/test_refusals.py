@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
+from torch.distributed.distributed_c10d import HashStore
 from torch.export import Dim
 
 from planner.client.export import export
@@ -259,3 +260,41 @@ def for_each_row(features: torch.Tensor) -> torch.Tensor:
 def test_a_size_that_the_forward_fixes_names_the_line() -> None:
     with pytest.raises(UnsupportedModule, match=r"to 3 because of .*test_refusals\.py:\d+ in for_each_row; leave that"):
         export(Outer(for_each_row), (torch.ones(3, 4),), dynamic_shapes={"features": {0: Dim("rows", max=64)}})
+
+
+@pytest.mark.parametrize(
+    ("module", "args", "why"),
+    [
+        (nn.Linear, (torch.ones(3, 4),), "got the class Linear, not one of it, needed a torch.nn.Module"),
+        (lambda features: features, (torch.ones(3, 4),), "got a function, needed a torch.nn.Module: have a module's"),
+        (nn.Linear(4, 4), torch.ones(3, 4), r"got a Tensor for args, needed a tuple: \(x,\)"),
+        (nn.Linear(4, 4), [torch.ones(3, 4)], "got a list for args, needed a tuple"),
+        (nn.LazyLinear(4), (torch.ones(3, 4),), "call it once on a batch"),
+    ],
+)
+def test_what_is_given_in_place_of_a_module_and_its_inputs(module: Any, args: Any, why: str) -> None:
+    with pytest.raises(UnsupportedModule, match=why):
+        export(module, args)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_what_torch_made_of_a_module() -> None:
+    inputs = (torch.ones(3, 4),)
+    program = torch.export.export(nn.Linear(4, 4), inputs)
+    with pytest.raises(UnsupportedModule, match=r"give what its .module\(\) returns"):
+        export(program, inputs)  # type: ignore[arg-type]
+    assert len(export(program.module(), inputs).graph.nodes) == 1
+    with pytest.raises(UnsupportedModule, match="export the Python module that it was scripted from"):
+        export(torch.jit.script(nn.Linear(4, 4)), inputs)
+
+
+@pytest.mark.slow
+def test_copies_for_other_processes_name_what_they_wrap() -> None:
+    torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        copy = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+        with pytest.raises(UnsupportedModule, match=r"export what DistributedDataParallel wraps, its \.module"):
+            export(copy, (torch.ones(3, 4),))
+    finally:
+        torch.distributed.destroy_process_group()

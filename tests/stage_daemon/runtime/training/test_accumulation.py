@@ -7,6 +7,10 @@ import torch
 
 from planner.partition.objective import PipelineSchedule
 from stage_daemon.loader import accumulation
+from stage_daemon.runtime.stage import Stage
+from stage_daemon.runtime.training.records import TrainingLane
+from stage_daemon.runtime.training.stages import accumulating_stages
+from tests.stage_daemon.loader.test_accumulation import Layers, rebuilt
 from tests.stage_daemon.runtime.training.modules import rows
 from tests.stage_daemon.runtime.training.test_silent_errors import cluster_of, dropping
 from tests.stage_daemon.runtime.training.trainers import trainer_on
@@ -19,6 +23,17 @@ def _trained(patch: pytest.MonkeyPatch, schedule: PipelineSchedule) -> dict[str,
     weights: dict[str, torch.Tensor] = trainer.state_dict()
     trainer.close()
     return weights
+
+
+def test_a_compiled_stage_runs_as_it_was_compiled() -> None:
+    program = rebuilt(Layers().train(), torch.randn(16, 24))
+    compiled, plain = (
+        Stage(index=index, device_id="", run=run, module=program, input_ids=(0,), output_ids=(1,))
+        for index, run in enumerate((lambda *inputs: program(*inputs), program))
+    )
+    stages = accumulating_stages({0: compiled, 1: plain}, TrainingLane(actions=(), edges={}, microbatches=1))
+    assert stages[0] is compiled
+    assert stages[1].run is stages[1].module is not program
 
 
 # A backward pass in two walks to a layer's inputs and to its weights one after the other. The first stage gives no
