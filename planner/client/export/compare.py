@@ -4,131 +4,104 @@ A module may ask whether it is being captured, and go another way then: transfor
 attentions where they simply run, and builds it where they are exported. Daemons run what was captured, so that their
 answers would be others than the module's, and no error would say so.
 
-Both run once, with autograd on, as `export` promises, and again where they differ: what does not agree with itself
-draws random numbers. What cannot be compared is left alone too: weights on meta, objects of scripts, buffers of more
-than a GiB (they are put back as they were, and so are copied), and a forward that raises outside of torch.export.
+Or it counts its calls in an attribute, to cool a temperature down, or leaves a layer out as Python's random numbers
+say. What stood in the attribute when it was captured, or was drawn then, is in the program for ever, and a training
+goes on with the first step's temperature.
+
+Both run once, and again where they differ: what does not agree with itself draws torch's random numbers. A module that
+changed an attribute or drew Python's is called again and again, with nothing put back but what programs hold as well.
+What cannot be compared is left alone, and a forward that raises outside of torch.export too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import fx, nn
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
 
-from planner.client.export.states import tensor_of
-from planner.client.export.unchanged import unchanged
+from planner.client.export.example_runs import ModuleRuns, Outputs, Runs
 
-_MAX_BUFFER_BYTES = 1 << 30
-_STATES = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+# Of eight layers that are each left out at one call in ten, every other call leaves one out.
+_CALLS, _CALLS_THAT_DRAW = 2, 8
+_WITHOUT = "Without this check: compare=False, --no-compare"
 
 
 def difference_of_numbers(
     module: nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> str:
     """What to say of the output that is farthest off, where that is more than other roundings explain; else nothing."""
-    if not _can_be_compared(module, program, args, kwargs):
+    runs = Runs(module=module, program=program, args=args, kwargs=kwargs)
+    if not runs.are_possible:
         return ""
     rounding = _rounding(program)
     try:
-        with torch.random.fork_rng({tensor.device for tensor in _tensors(module, args, kwargs) if tensor.is_cuda}):
-            given, captured = _run_module(module, args, kwargs), _run_program(program, args, kwargs)
-            farthest = _farthest(given, captured, rounding)
-            if farthest is None:
-                return ""
-            again = _run_module(module, args, kwargs), _run_program(program, args, kwargs)
+        with torch.random.fork_rng(runs.devices()):
+            with runs.of_module() as calls:
+                given = calls.run()
+                causes = _Causes(kept=calls.changed(), are_drawn=calls.are_drawn())
+            return _between_calls(runs, causes, rounding) or _of_program(runs, given, rounding)
     except Exception:
         # The export itself is right without: what runs only under torch.export cannot be compared.
         return ""
-    if _farthest(given, again[0], rounding) or _farthest(captured, again[1], rounding):
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Causes:
+    """That a call may be another than the one before: attributes that it changed, and Python's or numpy's draws."""
+
+    kept: list[str]
+    are_drawn: bool
+
+    def __str__(self) -> str:
+        kept = [f"keeps {', '.join(self.kept)} in Python"] if self.kept else []
+        drawn = ["draws Python's or numpy's random numbers"] if self.are_drawn else []
+        return " and ".join(kept + drawn)
+
+
+def _of_program(runs: Runs, given: Outputs, rounding: float) -> str:
+    made = runs.of_program()
+    farthest = _farthest(given, made, rounding)
+    if farthest is None:
+        return ""
+    with runs.of_module() as calls:
+        again = calls.run()
+    if _farthest(given, again, rounding) or _farthest(made, runs.of_program(), rounding):
         return ""
     name, difference, largest = farthest
     return (
-        f"{type(module).__name__}: on the example inputs, what torch.export captured gives other numbers than the "
+        f"{runs.name}: on the example inputs, what torch.export captured gives other numbers than the "
         f"module: {name} is off by {difference:.2g}, its largest value being {largest:.2g}. Daemons run what was "
         "captured. Somewhere the forward asks whether it is being captured: models of transformers do where they build "
-        'attention masks, and agree with attn_implementation="eager". Without this check: compare=False, --no-compare'
+        f'attention masks, and agree with attn_implementation="eager". {_WITHOUT}'
     )
 
 
-def _can_be_compared(
-    module: nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> bool:
-    if not all(spec.kind in (*_STATES, InputKind.USER_INPUT) for spec in program.graph_signature.input_specs):
-        return False
-    if any(spec.kind is not OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs):
-        return False
-    if any(tensor.is_meta for tensor in _tensors(module, args, kwargs)):
-        return False
-    return sum(buffer.numel() * buffer.element_size() for buffer in module.buffers()) <= _MAX_BUFFER_BYTES
+def _between_calls(runs: Runs, causes: _Causes, rounding: float) -> str:
+    if not (causes.kept or causes.are_drawn):
+        return ""
+    with runs.of_module() as calls:
+        first = _from_one_seed(calls)
+        for _ in range(_CALLS_THAT_DRAW if causes.are_drawn else _CALLS):
+            farthest = _farthest(first, _from_one_seed(calls), rounding)
+            if farthest is not None:
+                name, difference, largest = farthest
+                return (
+                    f"{runs.name}: on the same inputs, {name} is off by {difference:.2g} from one call to another, its "
+                    f"largest value being {largest:.2g}. The forward {causes}, and what torch.export captured has what "
+                    f"it met then for ever. Count in a buffer, and draw with torch. {_WITHOUT}"
+                )
+    return ""
 
 
-def _tensors(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    yield from (leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
-    yield from module.parameters()
-    yield from module.buffers()
-
-
-def _run_module(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Each output by its place."""
-    args, kwargs = _cloned((args, dict(kwargs)))
-    with _put_back(module), _without_saved_tensors():
-        outputs = module(*args, **kwargs)
-    return [(f"output{pytree.keystr(path)}", _still(leaf)) for path, leaf in pytree.tree_flatten_with_path(outputs)[0]]
-
-
-def _run_program(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    leaves = iter(pytree.tree_leaves(_cloned((args, dict(kwargs)))))
-    inputs = []
-    for spec in program.graph_signature.input_specs:
-        if spec.kind is InputKind.USER_INPUT:
-            inputs.append(next(leaves))
-            continue
-        state = tensor_of(program, spec)
-        inputs.append(state if spec.kind is InputKind.PARAMETER else state.clone())
-    with _without_saved_tensors():
-        outputs = fx.Interpreter(program.graph_module).run(*inputs, enable_io_processing=False)
-    return [("", _still(leaf)) for leaf in outputs]
-
-
-def _cloned(inputs: Any) -> Any:
-    """Copies of what a forward may write."""
-    return pytree.tree_map_only(
-        torch.Tensor, lambda leaf: leaf.detach().clone().requires_grad_(leaf.requires_grad), inputs
-    )
-
-
-def _still(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
-
-
-@contextmanager
-def _put_back(module: nn.Module) -> Iterator[None]:
-    """Leaves a module as it was, with what was in its buffers."""
-    contents = [(buffer, buffer.detach().clone()) for buffer in module.buffers() if buffer.grad_fn is None]
-    try:
-        with unchanged(module):
-            yield
-    finally:
-        for buffer, content in contents:
-            if buffer.grad_fn is not None:
-                buffer.detach_()
-            if not torch.equal(buffer, content):
-                with torch.no_grad():
-                    buffer.copy_(content)
-
-
-@contextmanager
-def _without_saved_tensors() -> Iterator[None]:
-    """Autograd is on, as it is where the program was captured, and keeps nothing for a backward that never comes."""
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, lambda kept: kept):
-        yield
+def _from_one_seed(calls: ModuleRuns) -> Outputs:
+    torch.manual_seed(0)
+    return calls.run()
 
 
 def _rounding(program: ExportedProgram) -> float:
@@ -146,9 +119,7 @@ def _rounding(program: ExportedProgram) -> float:
     return math.sqrt(max((torch.finfo(dtype).eps for dtype in dtypes), default=0.0))
 
 
-def _farthest(
-    given: Sequence[tuple[str, Any]], other: Sequence[tuple[str, Any]], rounding: float
-) -> tuple[str, float, float] | None:
+def _farthest(given: Outputs, other: Outputs, rounding: float) -> tuple[str, float, float] | None:
     """The name, difference and largest value of the output that is farthest off for its size, if any is too far."""
     beyond = []
     for (name, one), (_, two) in zip(given, other, strict=True):

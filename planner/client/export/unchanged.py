@@ -9,40 +9,65 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
 
 _CONTAINERS = (dict, OrderedDict, defaultdict, list, set, deque)
+# What programs hold too.
+_OF_TORCH = ("_parameters", "_buffers", "_modules")
 
 
 @contextmanager
-def unchanged(module: nn.Module) -> Iterator[None]:
+def unchanged(module: nn.Module) -> Iterator[Callable[[], list[str]]]:
     """Afterwards every part of the module has the attributes and buffers that it had, and each dict, list and set
-    among them its items.
+    among them its items. Until then it can be asked which attributes are others so far, by name.
 
     What is in the tensors stays as the forward left it, and so do objects of other classes.
     """
-    before = [(owner, copy.copy(owner)) for part in module.modules() for owner in _containers(vars(part))]
+    before = [
+        (f"{name}." if name else "", attribute, owner, copy.copy(owner))
+        for name, part in module.named_modules()
+        for attribute, owner in _containers(vars(part))
+    ]
+
+    def changed() -> list[str]:
+        names = [
+            path + name
+            for path, attribute, owner, items in before
+            if not _holds(owner, items)
+            for name in ([attribute] if attribute else _different(owner, items))
+            if name not in _OF_TORCH
+        ]
+        return list(dict.fromkeys(names))
+
     try:
-        yield
+        yield changed
     finally:
-        for owner, items in before:
+        for _, _, owner, items in before:
             if not _holds(owner, items):
                 _put_back(owner, items)
 
 
-def _containers(outermost: Any) -> Iterator[Any]:
-    """It, and those that are reached through it alone: parts of a module have theirs listed for themselves."""
-    pending, listed = [outermost], set()
+def _containers(attributes: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """They themselves, under no name, and what is reached through one of them alone, under its name: parts of a module
+    have theirs listed for themselves."""
+    pending: list[tuple[str, Any]] = [("", attributes)]
+    listed = set[int]()
     while pending:
-        owner = pending.pop()
+        attribute, owner = pending.pop()
         if type(owner) in _CONTAINERS and id(owner) not in listed:
             listed.add(id(owner))
-            yield owner
-            pending.extend(owner.values() if isinstance(owner, dict) else owner)
+            yield attribute, owner
+            items = owner.items() if isinstance(owner, dict) else ((attribute, one) for one in owner)
+            pending.extend((attribute or name, one) for name, one in items)
+
+
+def _different(attributes: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    both = {**before, **attributes}
+    return [name for name in both if name not in before or attributes.get(name) is not before[name]]
 
 
 def _holds(owner: Any, items: Any) -> bool:

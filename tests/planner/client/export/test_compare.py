@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -192,3 +194,77 @@ def test_nothing_runs_for_a_module_on_meta() -> None:
         module = Asks(0.5)
 
     assert told_by(module, FEATURES.to("meta")) == []
+
+
+class Cools(nn.Module):
+    """Each call is colder than the one before, as it counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.schedule = nn.Module()
+        self.schedule.calls = 0  # type: ignore[assignment]
+        self.schedule.seen = {"rows": []}  # type: ignore[assignment]
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        self.schedule.calls += 1  # type: ignore[operator]
+        self.schedule.seen["rows"].append(features.shape[0])  # type: ignore[index]
+        return features * 0.9**self.schedule.calls  # type: ignore[operator]
+
+
+def test_numbers_that_change_from_call_to_call_are_told_by_what_they_are_counted_in() -> None:
+    module = Cools()
+
+    (told,) = told_by(module, FEATURES)
+
+    assert (
+        "Cools: on the same inputs, output is off by 0.09 from one call to another, its largest value being 0.9" in told
+    )
+    assert "The forward keeps schedule.calls, schedule.seen in Python" in told
+    assert module.schedule.calls == 0
+    assert module.schedule.seen == {"rows": []}
+
+
+class Tallies(Cools):
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        super().forward(features)
+        return nn.functional.dropout(features)
+
+
+def test_what_is_counted_for_nothing_that_is_computed_is_not_told() -> None:
+    assert told_by(Tallies(), FEATURES) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda features: features if random.random() < 0.5 else -features,
+        lambda features: nn.functional.dropout(features) * np.random.uniform(1, 2),
+    ],
+    ids=["Python", "numpy"],
+)
+def test_what_python_draws_is_told(body: Any) -> None:
+    (told,) = told_by(Draws(body), FEATURES)
+
+    assert (
+        "The forward draws Python's or numpy's random numbers, and what torch.export captured has what it met" in told
+    )
+
+
+def test_what_python_draws_for_nothing_is_not_told() -> None:
+    def body(features: torch.Tensor) -> torch.Tensor:
+        return features * 2 if random.random() < 1 else features
+
+    assert told_by(Draws(body), FEATURES) == []
+
+
+def test_draws_of_the_caller_go_on_as_if_nothing_had_run() -> None:
+    module, body = Draws(lambda features: features * (random.random() + np.random.rand())), FEATURES
+    random.seed(3)
+    np.random.seed(3)
+    export(module, (body,), compare=False)
+    after_the_capture = random.random(), np.random.rand()
+    random.seed(3)
+    np.random.seed(3)
+    told_by(module, body)
+
+    assert (random.random(), np.random.rand()) == after_the_capture
