@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from planner.client.export.assigned_buffers import assigned_buffers
 from planner.client.export.custom_functions import custom_functions
 from planner.client.export.gradient_hooks import gradient_hooks
 from planner.client.export.keyword_inputs import named_keywords
@@ -48,7 +50,11 @@ def capture(
             custom_functions(what, is_trained=is_trained) as functions,
             gradient_hooks(module, what, is_trained=is_trained) as hooks,
         ):
-            with unchanged(module), named_keywords(module, kwargs):
+            with (
+                unchanged(module),
+                named_keywords(module, kwargs),
+                contextlib.nullcontext() if strict else assigned_buffers(module, what),
+            ):
                 program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
             _complete_users(program)
             use_named_states(program, what, is_trained=module.training and not strict)

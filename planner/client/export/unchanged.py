@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 _CONTAINERS = (dict, OrderedDict, defaultdict, list, set, deque)
-# What programs hold too.
-_OF_TORCH = ("_parameters", "_buffers", "_modules")
+# What programs hold too, but for a buffer that is another by its shape or dtype.
+_PARAMETERS, _BUFFERS, _MODULES = "_parameters", "_buffers", "_modules"
 
 
 @contextmanager
@@ -38,8 +39,7 @@ def unchanged(module: nn.Module) -> Iterator[Callable[[], list[str]]]:
             path + name
             for path, attribute, owner, items in before
             if not _holds(owner, items)
-            for name in ([attribute] if attribute else _different(owner, items))
-            if name not in _OF_TORCH
+            for name in _changed(attribute, owner, items)
         ]
         return list(dict.fromkeys(names))
 
@@ -65,9 +65,20 @@ def _containers(attributes: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             pending.extend((attribute or name, one) for name, one in items)
 
 
-def _different(attributes: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    both = {**before, **attributes}
-    return [name for name in both if name not in before or attributes.get(name) is not before[name]]
+def _changed(attribute: str, owner: Any, before: Any) -> list[str]:
+    """Attributes of theirs where the owner is all of a part's, or its buffers; else the one that it is reached by."""
+    if attribute in (_PARAMETERS, _MODULES):
+        return []
+    if attribute not in ("", _BUFFERS):
+        return [attribute]
+    both = {**before, **owner}
+    names = [name for name in both if name not in before or owner.get(name) is not before[name]]
+    return [name for name in names if not (attribute and _is_carried(owner.get(name), before.get(name)))]
+
+
+def _is_carried(buffer: Any, before: Any) -> bool:
+    is_tensor = isinstance(buffer, torch.Tensor) and isinstance(before, torch.Tensor)
+    return is_tensor and (buffer.shape, buffer.dtype) == (before.shape, before.dtype)
 
 
 def _holds(owner: Any, items: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
-from torch.distributed.distributed_c10d import HashStore
+from torch.distributed import FileStore
 from torch.export import Dim
 
 from planner.client.export import export
@@ -290,8 +291,9 @@ def test_what_torch_made_of_a_module() -> None:
 
 
 @pytest.mark.slow
-def test_copies_for_other_processes_name_what_they_wrap() -> None:
-    torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+def test_copies_for_other_processes_name_what_they_wrap(tmp_path: Path) -> None:
+    store = FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         copy = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
         with pytest.raises(UnsupportedModule, match=r"export what DistributedDataParallel wraps, its \.module"):

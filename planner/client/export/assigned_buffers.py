@@ -1,0 +1,90 @@
+"""Buffers in whose place a forward puts another tensor: `self.center = 0.9 * self.center + 0.1 * mean`.
+
+torch.export has the program write it to the buffer where the module itself does so, and forgets it where a part of the
+module does: each call would begin with the buffers that the first one had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from planner.errors import UnsupportedModule
+
+
+@contextmanager
+def assigned_buffers(module: nn.Module, what: str) -> Iterator[None]:
+    """Meanwhile what parts of the module have put in the place of their buffers is written to these as a call ends. One
+    of another shape or dtype, such as a table that has become too small, is for this call alone.
+
+    Raises UnsupportedModule for such a one of the module itself, and where a parameter is replaced.
+    """
+    before: list[_Part] = []
+
+    def begin(*_: Any) -> None:
+        before[:] = [_Part(what, name, part) for name, part in module.named_modules()]
+
+    def end(*_: Any) -> None:
+        for part in before:
+            part.check_parameters()
+            if part.module is module:
+                part.check_buffers()
+            else:
+                part.write_buffers()
+
+    handles = module.register_forward_pre_hook(begin), module.register_forward_hook(end)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _Part:
+    """As it was when the forward began."""
+
+    def __init__(self, what: str, name: str, module: nn.Module) -> None:
+        self.module = module
+        self._what, self._path = what, f"{name}." if name else ""
+        self._buffers, self._parameters = dict(module._buffers), dict(module._parameters)
+
+    def check_parameters(self) -> None:
+        for name, parameter in self._parameters.items():
+            if self.module._parameters.get(name) is not parameter:
+                raise UnsupportedModule(
+                    f"{self._what}: the forward puts another tensor in the place of parameter "
+                    f"{self._path + name!r}, which no program does; have it compute with that tensor instead"
+                )
+
+    def check_buffers(self) -> None:
+        for name, buffer, now in self._assigned():
+            if not _is_like(buffer, now):
+                raise UnsupportedModule(
+                    f"{self._what}: the forward puts {_described(now)} in the place of buffer {self._path + name!r}, "
+                    f"{_described(buffer)}; what a program keeps for its next call has one shape and dtype: make the "
+                    "buffer as large as it may become, and write to a part of it"
+                )
+
+    def write_buffers(self) -> None:
+        for name, buffer, now in self._assigned():
+            if now is not None and _is_like(buffer, now):
+                buffer.copy_(now.detach())
+                self.module._buffers[name] = buffer
+
+    def _assigned(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor | None]]:
+        for name, buffer in self._buffers.items():
+            now = self.module._buffers.get(name)
+            if buffer is not None and now is not buffer:
+                yield name, buffer, now
+
+
+def _is_like(buffer: torch.Tensor, other: torch.Tensor | None) -> bool:
+    return other is not None and (other.shape, other.dtype) == (buffer.shape, buffer.dtype)
+
+
+def _described(tensor: torch.Tensor | None) -> str:
+    return "nothing" if tensor is None else f"a tensor of {tensor.dtype} {list(tensor.shape)}"
