@@ -3,9 +3,10 @@
     python -m tests.models.operators [NAME ...] [--write docs/models.md]
 
 torch's tests keep sample inputs of everything that torch computes (`torch.testing._internal`, "op_db"). Each sample
-becomes a module that calls the operator once; what torch.export captures of it is exported, loaded by the daemon's
-loader, and run beside the module: bitwise equal, or of equal shapes and dtypes where it draws random numbers or leaves
-memory as it was. Without names all of them, some minutes on one core.
+becomes a module that calls the operator once, and one that calls its in-place twin on a copy; what torch.export
+captures of it is exported, loaded by the daemon's loader, and run beside the module: bitwise equal, or of equal shapes
+and dtypes where it draws random numbers or leaves memory as it was. Without names all of them, some minutes on one
+core.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +85,21 @@ def _calls(operator: Any) -> Iterator[OneCall]:
         return
     dtype = torch.float32 if torch.float32 in dtypes else dtypes[0]
     samples = list(islice(operator.sample_inputs("cpu", dtype, requires_grad=False), MOST_SAMPLES))
-    for sample in samples[:1] + samples[1:][-1:]:
-        call = OneCall(operator.op, (sample.input, *sample.args), sample.kwargs).eval()
+    functions = [operator.op, *([_on_a_copy(operator.inplace_variant)] if operator.inplace_variant else [])]
+    for function, sample in product(functions, samples[:1] + samples[1:][-1:]):
+        call = OneCall(function, (sample.input, *sample.args), sample.kwargs).eval()
         if call.tensors() and all(tensor.layout is torch.strided for tensor in call.tensors()):
             yield call
+
+
+def _on_a_copy(write: Callable[..., Any]) -> Callable[..., Any]:
+    """What it returns, and what it has written to."""
+
+    def written(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        copy = tensor.clone()
+        return write(copy, *args, **kwargs), copy
+
+    return written
 
 
 def outcome_of(call: OneCall) -> str | None:

@@ -12,7 +12,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from planner.client.export.assigned_buffers import assigned_buffers
+from planner.client.export.changed_states import changed_states
 from planner.client.export.custom_functions import custom_functions
 from planner.client.export.gradient_hooks import gradient_hooks
 from planner.client.export.keyword_inputs import named_keywords
@@ -53,7 +53,7 @@ def capture(
             with (
                 unchanged(module),
                 named_keywords(module, kwargs),
-                contextlib.nullcontext() if strict else assigned_buffers(module, what),
+                contextlib.nullcontext() if strict else changed_states(module, what),
             ):
                 program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
             _complete_users(program)

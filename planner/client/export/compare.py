@@ -8,15 +8,16 @@ Or it counts its calls in an attribute, to cool a temperature down, or leaves a 
 say. What stood in the attribute when it was captured, or was drawn then, is in the program for ever, and a training
 goes on with the first step's temperature.
 
-Both run once, and again where they differ: what does not agree with itself draws torch's random numbers. A module that
-changed an attribute or drew Python's is called again and again, with nothing put back but what programs hold as well.
-What cannot be compared is left alone, and a forward that raises outside of torch.export too.
+Both run once from one seed, so that torch's random numbers are the same, and again where they differ: what does not
+agree with itself is left alone. A module that changed an attribute or drew Python's numbers is called again and again,
+with nothing put back but what programs hold as well. What cannot be compared is left alone, and a forward that raises
+outside of torch.export too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ import torch.utils._pytree as pytree
 from torch import fx, nn
 from torch.export import ExportedProgram
 
-from planner.client.export.example_runs import ModuleRuns, Outputs, Runs
+from planner.client.export.example_runs import Outputs, Runs
 
 # Of eight layers that are each left out at one call in ten, every other call leaves one out.
 _CALLS, _CALLS_THAT_DRAW = 2, 8
@@ -43,7 +44,7 @@ def difference_of_numbers(
     try:
         with torch.random.fork_rng(runs.devices()):
             with runs.of_module() as calls:
-                given = calls.run()
+                given = _from_one_seed(calls.run)
                 causes = _Causes(kept=calls.changed(), are_drawn=calls.are_drawn())
             return _between_calls(runs, causes, rounding) or _of_program(runs, given, rounding)
     except Exception:
@@ -65,20 +66,21 @@ class _Causes:
 
 
 def _of_program(runs: Runs, given: Outputs, rounding: float) -> str:
-    made = runs.of_program()
+    made = _from_one_seed(runs.of_program)
     farthest = _farthest(given, made, rounding)
     if farthest is None:
         return ""
     with runs.of_module() as calls:
-        again = calls.run()
-    if _farthest(given, again, rounding) or _farthest(made, runs.of_program(), rounding):
+        again = _from_one_seed(calls.run)
+    if _farthest(given, again, rounding) or _farthest(made, _from_one_seed(runs.of_program), rounding):
         return ""
     name, difference, largest = farthest
     return (
         f"{runs.name}: on the example inputs, what torch.export captured gives other numbers than the "
         f"module: {name} is off by {difference:.2g}, its largest value being {largest:.2g}. Daemons run what was "
         "captured. Somewhere the forward asks whether it is being captured: models of transformers do where they build "
-        f'attention masks, and agree with attn_implementation="eager". {_WITHOUT}'
+        'attention masks, and agree with attn_implementation="eager". Or it sets the seed of random numbers, which no '
+        f"program does. {_WITHOUT}"
     )
 
 
@@ -86,9 +88,9 @@ def _between_calls(runs: Runs, causes: _Causes, rounding: float) -> str:
     if not (causes.kept or causes.are_drawn):
         return ""
     with runs.of_module() as calls:
-        first = _from_one_seed(calls)
+        first = _from_one_seed(calls.run)
         for _ in range(_CALLS_THAT_DRAW if causes.are_drawn else _CALLS):
-            farthest = _farthest(first, _from_one_seed(calls), rounding)
+            farthest = _farthest(first, _from_one_seed(calls.run), rounding)
             if farthest is not None:
                 name, difference, largest = farthest
                 return (
@@ -99,9 +101,10 @@ def _between_calls(runs: Runs, causes: _Causes, rounding: float) -> str:
     return ""
 
 
-def _from_one_seed(calls: ModuleRuns) -> Outputs:
+def _from_one_seed(run: Callable[[], Outputs]) -> Outputs:
+    """What draws torch's random numbers draws the same."""
     torch.manual_seed(0)
-    return calls.run()
+    return run()
 
 
 def _rounding(program: ExportedProgram) -> float:

@@ -18,7 +18,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from planner.client.export.python_draws import python_draws
 from planner.client.export.states import tensor_of
-from planner.client.export.unchanged import unchanged
+from planner.client.export.unchanged import is_carried, unchanged
 
 _MAX_BUFFER_BYTES = 1 << 30
 _STATES = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -109,11 +109,15 @@ def _still(leaf: Any) -> Any:
 
 @contextmanager
 def _contents_put_back(module: nn.Module) -> Iterator[None]:
-    """Leaves in a module's buffers what was in them."""
+    """Leaves a module its buffers, and in them what was in them."""
+    places = [(part, name, buffer) for part in module.modules() for name, buffer in part._buffers.items()]
     contents = [(buffer, buffer.detach().clone()) for buffer in module.buffers() if buffer.grad_fn is None]
     try:
         yield
     finally:
+        for part, name, buffer in places:
+            if is_carried(part._buffers.get(name), buffer):
+                part._buffers[name] = buffer
         for buffer, content in contents:
             if buffer.grad_fn is not None:
                 buffer.detach_()

@@ -21,6 +21,11 @@ _NOT_CAPTURED = (
         re.compile(r"UninitializedParameter"),
         "call it once on a batch: its lazy parameters have no sizes before",
     ),
+    (
+        re.compile(r"fake tensor in the exported program constant"),
+        "it reads or writes a tensor's .data, or asks for gradients (torch.autograd.grad): read its detach(), write "
+        "under torch.no_grad(), and leave gradients to the training",
+    ),
     (re.compile(r"ScriptModule"), "export the Python module that it was scripted from"),
     (
         re.compile(r"classes\.quantized|PackedParams"),

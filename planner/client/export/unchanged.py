@@ -73,10 +73,11 @@ def _changed(attribute: str, owner: Any, before: Any) -> list[str]:
         return [attribute]
     both = {**before, **owner}
     names = [name for name in both if name not in before or owner.get(name) is not before[name]]
-    return [name for name in names if not (attribute and _is_carried(owner.get(name), before.get(name)))]
+    return [name for name in names if not (attribute and is_carried(owner.get(name), before.get(name)))]
 
 
-def _is_carried(buffer: Any, before: Any) -> bool:
+def is_carried(buffer: Any, before: Any) -> bool:
+    """A program can write it to the one that was there before."""
     is_tensor = isinstance(buffer, torch.Tensor) and isinstance(before, torch.Tensor)
     return is_tensor and (buffer.shape, buffer.dtype) == (before.shape, before.dtype)
 

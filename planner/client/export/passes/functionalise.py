@@ -57,11 +57,20 @@ def _twin(node: fx.Node) -> torch._ops.OpOverload | None:
     if mutated_positions(node) != (0,) or draws_random(node):
         return None
     schema = node.target._schema  # type: ignore[union-attr]
-    name, overload = schema.name.removesuffix("_"), schema.overload_name or "default"
-    if not schema.name.endswith("_") or (OperatorKind.ATEN, name, overload) not in load_vocabulary():
+    name = schema.name.removeprefix("aten::").removesuffix("_")
+    packet = getattr(torch.ops.aten, name, None) if schema.name.endswith("_") else None
+    if packet is None:
         return None
-    twin: torch._ops.OpOverload = getattr(getattr(torch.ops.aten, name.removeprefix("aten::")), overload)
-    return twin
+    for overload in packet.overloads():
+        twin: torch._ops.OpOverload = getattr(packet, overload)
+        # `pow_` and `pow` both have a Scalar, of which one has the exponent and the other the base.
+        if _arguments(twin._schema) == _arguments(schema):
+            return twin if (OperatorKind.ATEN, twin._schema.name, overload) in load_vocabulary() else None
+    return None
+
+
+def _arguments(schema: torch.FunctionSchema) -> list[tuple[str, str]]:
+    return [(one.name, str(one.type)) for one in schema.arguments]
 
 
 def _is_free(node: fx.Node, roots: StorageRoots, position: dict[fx.Node, int]) -> bool:

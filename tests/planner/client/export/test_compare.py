@@ -146,21 +146,56 @@ class Draws(nn.Module):
         return drawn
 
 
+def dropout(features: torch.Tensor) -> torch.Tensor:
+    return nn.functional.dropout(features, 0.5)
+
+
+def noise_beside_the_capture(features: torch.Tensor) -> torch.Tensor:
+    return features + (0.0 if torch.compiler.is_exporting() else torch.rand(()))
+
+
+def noise_in_the_capture(features: torch.Tensor) -> torch.Tensor:
+    return features + (torch.rand(()) if torch.compiler.is_exporting() else 0.0)
+
+
+def noise_from_a_seed_of_its_own(features: torch.Tensor) -> torch.Tensor:
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        return features + torch.rand(())
+
+
+def mask_beside_dropout(features: torch.Tensor) -> torch.Tensor:
+    return dropout(features if torch.compiler.is_exporting() else features.relu())
+
+
 @pytest.mark.parametrize(
-    "body",
+    ("body", "is_told"),
     [
-        lambda features: nn.functional.dropout(features, 0.5),
-        lambda features: features + (0.0 if torch.compiler.is_exporting() else torch.rand(())),
-        lambda features: features + (torch.rand(()) if torch.compiler.is_exporting() else 0.0),
+        (dropout, False),
+        (noise_beside_the_capture, True),
+        (noise_in_the_capture, True),
+        (noise_from_a_seed_of_its_own, True),
+        (mask_beside_dropout, True),
     ],
-    ids=["both", "the module", "what was captured"],
 )
-def test_what_draws_random_numbers_is_not_compared_and_takes_none_of_the_callers(body: Any) -> None:
+def test_what_draws_random_numbers_is_compared_from_one_seed_and_takes_none_of_the_callers(
+    body: Any, is_told: bool
+) -> None:
     torch.manual_seed(3)
     generator = torch.get_rng_state()
 
-    assert told_by(Draws(body), FEATURES) == []
+    assert bool(told_by(Draws(body), FEATURES)) == is_told
     assert torch.equal(torch.get_rng_state(), generator)
+
+
+def noise_from_ever_another_seed(features: torch.Tensor) -> torch.Tensor:
+    if not torch.compiler.is_exporting():
+        torch.seed()
+    return features + torch.rand(())
+
+
+def test_what_does_not_agree_with_itself_is_not_compared() -> None:
+    assert told_by(Draws(noise_from_ever_another_seed), FEATURES) == []
 
 
 def runs_only_when_captured(features: torch.Tensor) -> torch.Tensor:
@@ -225,9 +260,16 @@ def test_numbers_that_change_from_call_to_call_are_told_by_what_they_are_counted
 
 
 class Tallies(Cools):
+    """Beside what a program holds too: where torch's random numbers begin, and a buffer that is replaced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.schedule.register_buffer("factor", torch.ones(()))
+
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         super().forward(features)
-        return nn.functional.dropout(features)
+        self.schedule.factor = self.schedule.factor * 0.9
+        return nn.functional.dropout(features) * self.schedule.factor
 
 
 def test_what_is_counted_for_nothing_that_is_computed_is_not_told() -> None:

@@ -56,6 +56,12 @@ def dimensions_turned_in_place(module: Program, features: torch.Tensor) -> Any:
     return turned.squeeze_(0).contiguous(), flat
 
 
+def powers_in_place(module: Program, features: torch.Tensor) -> Any:
+    """Of `pow_` and `pow` the overloads of one name take other arguments."""
+    hidden = module.linear(features)
+    return (hidden + 1).pow_(2), hidden.abs().pow_(features.abs()), hidden.double().abs_().float_power_(1.5)
+
+
 def cells_of_recurrent_layers(module: Program, features: torch.Tensor) -> Any:
     weights = [module.linear.weight.repeat(gates, 1) for gates in (1, 3, 4)]
     hidden = torch.rnn_tanh_cell(features, features, weights[0], weights[0])
@@ -291,6 +297,7 @@ def not_run_at_all(module: Program, features: torch.Tensor) -> Any:
 PROGRAMS = (
     write_through_a_view,
     dimensions_turned_in_place,
+    powers_in_place,
     cells_of_recurrent_layers,
     linear_algebra,
     spectrum_and_back,

@@ -290,6 +290,13 @@ def test_what_torch_made_of_a_module() -> None:
         export(torch.jit.script(nn.Linear(4, 4)), inputs)
 
 
+def test_what_reaches_under_a_tensor_names_what_to_do_instead() -> None:
+    with pytest.raises(
+        UnsupportedModule, match=r"(?s)\.data, or asks for .*read its detach\(\), write under torch\.no_g"
+    ):
+        export(Outer(lambda features: features.data + 1), (torch.ones(3, 4),))
+
+
 @pytest.mark.slow
 def test_copies_for_other_processes_name_what_they_wrap(tmp_path: Path) -> None:
     store = FileStore(str(tmp_path / "store"), 1)

@@ -1,7 +1,8 @@
-"""Buffers in whose place a forward puts another tensor: `self.center = 0.9 * self.center + 0.1 * mean`.
+"""What a forward does to its module's states otherwise than by writing to them.
 
-torch.export has the program write it to the buffer where the module itself does so, and forgets it where a part of the
-module does: each call would begin with the buffers that the first one had.
+A tensor in the place of a buffer (`self.center = 0.9 * self.center + 0.1 * mean`) torch.export has the program write to
+the buffer where the module itself does so, and forgets where a part of the module does: each call would begin with the
+buffers that the first one had. What becomes of parameters it forgets everywhere.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from planner.client.export.unchanged import is_carried
 from planner.errors import UnsupportedModule
 
 
 @contextmanager
-def assigned_buffers(module: nn.Module, what: str) -> Iterator[None]:
+def changed_states(module: nn.Module, what: str) -> Iterator[None]:
     """Meanwhile what parts of the module have put in the place of their buffers is written to these as a call ends. One
     of another shape or dtype, such as a table that has become too small, is for this call alone.
 
-    Raises UnsupportedModule for such a one of the module itself, and where a parameter is replaced.
+    Raises UnsupportedModule for such a one of the module itself, and where a parameter is replaced, frozen or freed.
     """
     before: list[_Part] = []
 
@@ -51,6 +53,7 @@ class _Part:
         self.module = module
         self._what, self._path = what, f"{name}." if name else ""
         self._buffers, self._parameters = dict(module._buffers), dict(module._parameters)
+        self._trained = {name for name, one in self._parameters.items() if one is not None and one.requires_grad}
 
     def check_parameters(self) -> None:
         for name, parameter in self._parameters.items():
@@ -59,10 +62,15 @@ class _Part:
                     f"{self._what}: the forward puts another tensor in the place of parameter "
                     f"{self._path + name!r}, which no program does; have it compute with that tensor instead"
                 )
+            if parameter is not None and parameter.requires_grad != (name in self._trained):
+                raise UnsupportedModule(
+                    f"{self._what}: the forward sets requires_grad of parameter {self._path + name!r}, which no "
+                    "program does; set it before, or let the forward read the parameter's detach()"
+                )
 
     def check_buffers(self) -> None:
         for name, buffer, now in self._assigned():
-            if not _is_like(buffer, now):
+            if not is_carried(now, buffer):
                 raise UnsupportedModule(
                     f"{self._what}: the forward puts {_described(now)} in the place of buffer {self._path + name!r}, "
                     f"{_described(buffer)}; what a program keeps for its next call has one shape and dtype: make the "
@@ -71,7 +79,7 @@ class _Part:
 
     def write_buffers(self) -> None:
         for name, buffer, now in self._assigned():
-            if now is not None and _is_like(buffer, now):
+            if now is not None and is_carried(now, buffer):
                 buffer.copy_(now.detach())
                 self.module._buffers[name] = buffer
 
@@ -80,10 +88,6 @@ class _Part:
             now = self.module._buffers.get(name)
             if buffer is not None and now is not buffer:
                 yield name, buffer, now
-
-
-def _is_like(buffer: torch.Tensor, other: torch.Tensor | None) -> bool:
-    return other is not None and (other.shape, other.dtype) == (buffer.shape, buffer.dtype)
 
 
 def _described(tensor: torch.Tensor | None) -> str:

@@ -119,3 +119,14 @@ class Replaces(nn.Linear):
 def test_a_parameter_that_is_replaced_is_refused() -> None:
     with pytest.raises(UnsupportedModule, match=r"in the place of parameter 'parts\.0\.weight', which no program does"):
         export(Below(Replaces(4, 4)), (FEATURES,))
+
+
+class Freezes(nn.Linear):
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        self.bias.requires_grad_(False)
+        return super().forward(features)
+
+
+def test_a_parameter_that_is_frozen_on_the_way_is_refused() -> None:
+    with pytest.raises(UnsupportedModule, match=r"sets requires_grad of parameter 'parts\.0\.bias'.*set it before, or"):
+        export(Below(Freezes(4, 4)), (FEATURES,))
