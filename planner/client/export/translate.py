@@ -18,6 +18,7 @@ from planner.client.export.encode_signature import encode_inputs, encode_outputs
 from planner.client.export.encode_states import encode_states
 from planner.client.export.exported_model import ExportedModel
 from planner.client.export.keyword_inputs import by_name
+from planner.client.export.passes.dense_gradients import dense_gradients
 from planner.client.export.passes.drop_assertions import drop_assertions
 from planner.client.export.passes.drop_dead import drop_dead
 from planner.client.export.passes.fill_constants import fill_constants
@@ -112,6 +113,7 @@ def canonicalise(module: fx.GraphModule, constants: Mapping[str, torch.Tensor]) 
             grouped_products(part.graph)
             integer_histograms(part.graph)
             view_to_reshape(part.graph)
+            dense_gradients(part.graph)
             copy_to_out_arguments(part.graph)
             functionalise(part.graph)
             drop_dead(part.graph)

@@ -25,6 +25,7 @@ from tests.stage_daemon.runtime.training.modules import (
     BATCH,
     Half,
     Layers,
+    Looked,
     Normed,
     Skips,
     Tied,
@@ -197,6 +198,15 @@ def test_what_is_frozen_stays_and_gets_no_gradient() -> None:
     assert_same_steps(cluster, eager, rows)
     assert set(cluster.states()) == {"layers.1.weight", "layers.1.bias", "layers.3.weight", "layers.3.bias"}
     assert all(torch.equal(eager.module.state_dict()[name], before[name]) for name in before if name[7] in "02")
+
+
+def test_gradients_that_torch_may_keep_sparse_are_dense() -> None:
+    module = Looked(sparse=True)
+    cluster, _ = both(module, tokens, 3, (0, 1, 2))
+    dense = Looked(sparse=False)
+    dense.load_state_dict(module.state_dict())
+    optimizer = torch.optim.SGD(dense.parameters(), lr=0.1, momentum=0.9)
+    assert_same_steps(cluster, Eager(dense, optimizer), tokens, clip_norm=0.5)
 
 
 @pytest.mark.parametrize("schedule", [PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.ZERO_BUBBLE])
