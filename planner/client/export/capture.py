@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +52,7 @@ def capture(
             with (
                 unchanged(module),
                 named_keywords(module, kwargs),
-                contextlib.nullcontext() if strict else changed_states(module, what),
+                changed_states(module, what, is_trained=is_trained, strict=strict),
             ):
                 program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
             _complete_users(program)

@@ -1,8 +1,8 @@
 """What a forward does to its module's states otherwise than by writing to them.
 
 A tensor in the place of a buffer (`self.center = 0.9 * self.center + 0.1 * mean`) torch.export has the program write to
-the buffer where the module itself does so, and forgets where a part of the module does: each call would begin with the
-buffers that the first one had. What becomes of parameters it forgets everywhere.
+the buffer where the module itself does so, unless it is strict, and forgets where a part of the module does: each call
+would begin with the buffers that the first one had. What becomes of parameters it forgets everywhere.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from planner.errors import UnsupportedModule
 
 
 @contextmanager
-def changed_states(module: nn.Module, what: str) -> Iterator[None]:
+def changed_states(module: nn.Module, what: str, *, is_trained: bool, strict: bool) -> Iterator[None]:
     """Meanwhile what parts of the module have put in the place of their buffers is written to these as a call ends. One
     of another shape or dtype, such as a table that has become too small, is for this call alone.
 
-    Raises UnsupportedModule for such a one of the module itself, and where a parameter is replaced, frozen or freed.
+    Raises UnsupportedModule for such a one of the module itself, unless `strict`, and where a parameter is replaced or,
+    in training, frozen or freed.
     """
     before: list[_Part] = []
 
@@ -33,7 +34,9 @@ def changed_states(module: nn.Module, what: str) -> Iterator[None]:
     def end(*_: Any) -> None:
         for part in before:
             part.check_parameters()
-            if part.module is module:
+            if is_trained:
+                part.check_what_is_trained()
+            if part.module is module and not strict:
                 part.check_buffers()
             else:
                 part.write_buffers()
@@ -62,6 +65,9 @@ class _Part:
                     f"{self._what}: the forward puts another tensor in the place of parameter "
                     f"{self._path + name!r}, which no program does; have it compute with that tensor instead"
                 )
+
+    def check_what_is_trained(self) -> None:
+        for name, parameter in self._parameters.items():
             if parameter is not None and parameter.requires_grad != (name in self._trained):
                 raise UnsupportedModule(
                     f"{self._what}: the forward sets requires_grad of parameter {self._path + name!r}, which no "

@@ -54,11 +54,12 @@ def twice() -> nn.Module:
 
 
 @pytest.mark.parametrize("make", [Center, lambda: Below(Center()), lambda: Below(Center(), Center()), twice])
-@pytest.mark.parametrize("train", [False, True])
-def test_calls_one_after_the_other_are_the_modules(make: Any, train: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("train", "strict"), [(False, False), (True, False), (True, True)])
+@pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects")
+def test_calls_one_after_the_other_are_the_modules(make: Any, train: bool, strict: bool, tmp_path: Path) -> None:
     module = make().train(train)
     untouched = copy.deepcopy(module)
-    exported = export(module, (FEATURES,))
+    exported = export(module, (FEATURES,), strict=strict)
     program = reload(exported, tmp_path)
     assert any(state.mutated for state in exported.graph.states)
     assert all(torch.equal(*pair) for pair in zip(module.buffers(), untouched.buffers(), strict=True))
@@ -129,4 +130,5 @@ class Freezes(nn.Linear):
 
 def test_a_parameter_that_is_frozen_on_the_way_is_refused() -> None:
     with pytest.raises(UnsupportedModule, match=r"sets requires_grad of parameter 'parts\.0\.bias'.*set it before, or"):
-        export(Below(Freezes(4, 4)), (FEATURES,))
+        export(Below(Freezes(4, 4)).train(), (FEATURES,))
+    assert export(Below(Freezes(4, 4)).eval(), (FEATURES,)).graph.nodes
