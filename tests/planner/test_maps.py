@@ -10,6 +10,7 @@ import pytest
 
 MAPS = [
     "access",
+    "planner.client.export",
     "planner.fx_compat.byte_model",
     "planner.partition",
     "planner.cost_graphs.hybrid",
