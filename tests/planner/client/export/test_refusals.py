@@ -232,6 +232,26 @@ def test_tensors_that_torch_does_not_capture_name_what_to_give_instead(
         export(module, inputs)
 
 
+def flexes(features: torch.Tensor) -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    heads = features.reshape(1, 1, 3, 4)
+    return flex_attention(heads, heads, heads)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_an_attention_that_torch_compiles_names_the_other(requires_grad: bool) -> None:
+    with pytest.raises(UnsupportedModule, match=r'attn_implementation="sdpa", or call scaled_dot_product_attention'):
+        export(Outer(flexes), (torch.ones(3, 4, requires_grad=requires_grad),))
+
+
+def test_rows_that_are_scaled_as_they_are_looked_up_name_max_norm() -> None:
+    with pytest.raises(UnsupportedModule, match=r"embedding_renorm_.* build the embedding without max_norm"):
+        export(nn.Embedding(5, 4, max_norm=1.0), (torch.tensor([1, 2]),))
+
+
 class GrowingCache:
     """As transformers' caches: no container that torch knows."""
 
