@@ -67,6 +67,8 @@ _REMEDIES = {
     ),
     "aten::embedding_renorm_.default": "build the embedding without max_norm, and scale the rows that are looked up",
     "flex_attention": NO_FLEX_ATTENTION,
+    "map_impl": "a map is carried over a fixed length of up to some thousand rows; fix that dimension, or write it "
+    "with torch.vmap",
     "scan": "a scan is carried over a fixed length of up to some thousand steps; fix that dimension",
     "while_loop": "a while_loop is carried where constants alone decide its end, after up to some thousand steps: a "
     "daemon runs no loop whose end depends on data; count its steps up to a fixed number, and keep the result with "

@@ -1,4 +1,6 @@
-"""Writes out scans over a fixed length, step by step: a daemon runs no loops, and a plan may then cut between steps."""
+"""Writes out scans and maps over a fixed length, step by step: a daemon runs no loops, and a plan may then cut between
+steps. A map is a scan that carries nothing on.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,18 @@ MAX_NODES = 20_000
 
 
 def unroll_scans(module: fx.GraphModule) -> None:
-    """After it no scan is left but over a length that may change, or one too long. Bodies are done already."""
+    """After it none is left but over a length that may change, or one too long. Bodies are done already."""
     for node in list(module.graph.nodes):
         if node.target is torch.ops.higher_order.scan:
-            _unroll(module, node)
+            body, carried, scanned, more = node.args
+            _unroll(module, node, body, carried, scanned, more)
+        elif node.target is torch.ops.higher_order.map_impl:
+            body, scanned, more = node.args
+            _unroll(module, node, body, (), scanned, more)
     drop_unread_bodies(module.graph)
 
 
-def _unroll(module: fx.GraphModule, call: fx.Node) -> None:
-    operands: Any = call.args
-    body_node, carried, scanned, more = operands
+def _unroll(module: fx.GraphModule, call: fx.Node, body_node: Any, carried: Any, scanned: Any, more: Any) -> None:
     body = module.get_submodule(str(body_node.target))
     assert isinstance(body, fx.GraphModule)
     length = scanned[0].meta["val"].shape[0] if scanned else 0
@@ -43,7 +47,7 @@ def _unroll(module: fx.GraphModule, call: fx.Node) -> None:
 
 
 def _made(call: fx.Node, operator: Any, args: tuple[Any, ...]) -> fx.Node:
-    """A call in the place of the scan, with the shape of what it gives."""
+    """A call in the place of the scan or map, with the shape of what it gives."""
     node = call.graph.call_function(operator, args)
     node.meta = {name: value for name, value in call.meta.items() if name != "val"}
     node.meta["val"] = operator(*fx.map_arg(args, lambda one: one.meta["val"]))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.map import map as map_rows
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.export import Dim
@@ -267,6 +268,15 @@ def scanned(module: Program, features: torch.Tensor) -> Any:
     return scan(step, torch.zeros_like(features), rows), scan(add, rows[0] + 1, rows, reverse=True)
 
 
+def mapped_row_by_row(module: Program, features: torch.Tensor) -> Any:
+    def of_row(rows: dict[str, torch.Tensor], shift: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        inner = map_rows(lambda one: one * 2, rows["squared"])
+        return torch.tanh(module.linear(rows["plain"])) + shift, inner.sum()
+
+    rows = torch.arange(12.0).reshape(3, 4) / 12
+    return map_rows(of_row, {"plain": rows, "squared": rows * rows}, features.mean(0))
+
+
 def mapped(module: Program, features: torch.Tensor) -> Any:
     def of_row(row: torch.Tensor) -> torch.Tensor:
         return module.linear(row.sort().values) * row.mean()
@@ -324,6 +334,7 @@ PROGRAMS = (
     results_written_elsewhere,
     inputs_and_states_as_results,
     scanned,
+    mapped_row_by_row,
 )
 
 

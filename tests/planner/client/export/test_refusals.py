@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.map import map as map_rows
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.distributed import FileStore
@@ -51,6 +52,10 @@ def scans_for_long(features: torch.Tensor) -> Any:
     return scan(lambda carry, item: (carry + item, carry * item), torch.zeros(4), features.repeat(4000, 1))
 
 
+def maps_for_long(features: torch.Tensor) -> Any:
+    return map_rows(lambda item: item * 2, features.repeat(8000, 1))
+
+
 def loops_on_data(features: torch.Tensor) -> Any:
     return while_loop(lambda item: item.sum() < 100, lambda item: (item * 2,), (features,))
 
@@ -86,6 +91,7 @@ def writes_several_tensors(features: torch.Tensor) -> Any:
         ),
         (writes_a_constant, "forward writes this tensor, which is no buffer; register it with register_buffer"),
         (scans_for_long, "operator scan in module 'inner'.*a scan is carried over a fixed length"),
+        (maps_for_long, "operator map_impl in module 'inner'.*a map is carried over a fixed length"),
         (loops_on_data, "operator while_loop in module 'inner'.*no loop whose end depends on data"),
         (counts_from_what_is_written, "operator while_loop in module 'inner'.*where constants alone decide its end"),
         (counts_for_long, "operator while_loop in module 'inner'.*up to some thousand steps"),
