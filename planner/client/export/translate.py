@@ -18,6 +18,7 @@ from planner.client.export.encode_signature import encode_inputs, encode_outputs
 from planner.client.export.encode_states import encode_states
 from planner.client.export.exported_model import ExportedModel
 from planner.client.export.keyword_inputs import by_name
+from planner.client.export.passes.copied_states import copy_written_states
 from planner.client.export.passes.dense_gradients import dense_gradients
 from planner.client.export.passes.drop_assertions import drop_assertions
 from planner.client.export.passes.drop_dead import drop_dead
@@ -58,6 +59,8 @@ def translate(
     difference = difference_of_numbers(module, program, args, kwargs) if compare else ""
     canonicalise(program.graph_module, _constants(program))
     states = captured_states(program)
+    if module.training:
+        copy_written_states(program.graph, states)
     fakes = [node.meta.get("val") for node in _inputs(program)]
     symbols = _symbol_table(program, symbol_names(module, args, kwargs, dynamic_shapes, fakes))
     encoder = NodeEncoder(symbols)

@@ -15,14 +15,16 @@ from torch import nn
 
 from planner.client.export import ExportedModel, export
 from planner.graph.ir import Graph
-from planner.partition.objective import PipelineSchedule
+from planner.partition.objective import Activations, PipelineSchedule
 from planner.plan.options import Routing
 from stage_daemon.runtime.training.passes import StagePass
 from stage_daemon.runtime.training.records import OptimizerSettings, ParameterGroup
+from tests.builders.cuts import even_cuts
 from tests.stage_daemon.runtime.training.devices import Cluster, train_on_threads
 from tests.stage_daemon.runtime.training.eager import Eager
 from tests.stage_daemon.runtime.training.modules import (
     BATCH,
+    Follows,
     Half,
     Layers,
     Looked,
@@ -174,6 +176,35 @@ def test_buffers_change_in_microbatch_order() -> None:
     }
     for name, expected in eager.module.named_buffers():
         assert torch.equal(draws[name], expected), name
+
+
+@pytest.mark.parametrize(
+    ("schedule", "activations"),
+    [
+        (PipelineSchedule.ONE_F_ONE_B, Activations.KEPT),
+        (PipelineSchedule.ONE_F_ONE_B, Activations.RECOMPUTED),
+        (PipelineSchedule.GPIPE, Activations.KEPT),
+        (PipelineSchedule.ZERO_BUBBLE, Activations.KEPT),
+    ],
+)
+def test_states_that_are_written_on_the_way_are_those_of_each_microbatch(
+    schedule: PipelineSchedule, activations: Activations
+) -> None:
+    module = Follows()
+    exported = export(copy.deepcopy(module), rows(4, 99), dynamic_shapes=SHAPES)
+    stage_of_node = even_cuts(exported.graph, max_stages=3)
+    assert max(stage_of_node) == 2
+    cluster = train_on_threads(
+        copy.deepcopy(module),
+        rows(4, 99),
+        exported=exported,
+        stage_of_node=lambda _: stage_of_node,
+        devices=(0, 1, 2),
+        schedule=schedule,
+        activations=activations,
+    )
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    assert_same_steps(cluster, Eager(module, optimizer), rows)
 
 
 def test_dropout_draws_the_same_wherever_stages_are() -> None:

@@ -1,0 +1,69 @@
+"""What a microbatch's backward pass needs of a state that the next one's forward pass writes over is a copy.
+
+In one process a backward pass is over before the next forward pass begins. In a pipeline several microbatches are on
+their way at once, and autograd does not go back through a tensor that was written since: a scale that follows the
+activations which it divides would end a training in its first step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import fx
+
+from planner.client.export.effects import argument_at, mutated_positions
+from planner.client.export.regions import context_of
+from planner.client.export.states import CapturedState
+from planner.client.export.storage import StorageRoots
+from planner.graph.operators import facts_of
+
+
+def copy_written_states(graph: fx.Graph, states: Iterable[CapturedState]) -> None:
+    """Of a program in training: operators that gradients go through read copies of the states that it writes."""
+    written = _written(graph, states)
+    if not written:
+        return
+    roots, copies = StorageRoots(), dict[fx.Node, fx.Node]()
+    with_gradient = {state.placeholder for state in states if state.tensor.requires_grad}
+    for node in list(graph.nodes):
+        roots.add(node)
+        own = [argument_at(node, position) for position in mutated_positions(node)]
+        if any(isinstance(one, fx.Node) and roots.of(one) & written for one in own):
+            copies.clear()
+        if node.op != "call_function" or not (context_of(node).grad_enabled and _passes_gradient(node, with_gradient)):
+            continue
+        with_gradient.add(node)
+        # A view of a state, or what is written, is that state.
+        for source in [] if roots.of(node) & written else node.all_input_nodes:
+            if roots.of(source) & written and source not in own:
+                if source not in copies:
+                    copies[source] = _copy(graph, source, node)
+                    roots.add(copies[source])
+                node.replace_input_with(source, copies[source])
+
+
+def _written(graph: fx.Graph, states: Iterable[CapturedState]) -> frozenset[fx.Node]:
+    """Placeholders of states that are written, by any of their names."""
+    roots, written = StorageRoots(), set[fx.Node]()
+    for node in graph.nodes:
+        roots.add(node)
+        for position in mutated_positions(node):
+            argument = argument_at(node, position)
+            written |= roots.of(argument) if isinstance(argument, fx.Node) else set()
+    groups = {state.tie_group for state in states if state.placeholder in written} - {0}
+    return frozenset(state.placeholder for state in states if state.placeholder in written or state.tie_group in groups)
+
+
+def _passes_gradient(node: fx.Node, with_gradient: set[fx.Node]) -> bool:
+    if isinstance(node.target, torch._ops.OpOverload) and facts_of(node.target._schema.name).detaches:
+        return False
+    return any(source in with_gradient for source in node.all_input_nodes)
+
+
+def _copy(graph: fx.Graph, source: fx.Node, reader: fx.Node) -> fx.Node:
+    with graph.inserting_before(reader):
+        copy = graph.call_function(torch.ops.aten.clone.default, (source,))
+    copy.meta = {name: value for name, value in reader.meta.items() if name != "val"}
+    copy.meta["val"] = torch.ops.aten.clone.default(source.meta["val"])
+    return copy
