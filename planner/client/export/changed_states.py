@@ -76,7 +76,7 @@ class _Part:
 
     def check_buffers(self) -> None:
         for name, buffer, now in self._assigned():
-            if not is_carried(now, buffer):
+            if now is not None and not is_carried(now, buffer):
                 raise UnsupportedModule(
                     f"{self._what}: the forward puts {_described(now)} in the place of buffer {self._path + name!r}, "
                     f"{_described(buffer)}; what a program keeps for its next call has one shape and dtype: make the "
@@ -96,5 +96,5 @@ class _Part:
                 yield name, buffer, now
 
 
-def _described(tensor: torch.Tensor | None) -> str:
-    return "nothing" if tensor is None else f"a tensor of {tensor.dtype} {list(tensor.shape)}"
+def _described(tensor: torch.Tensor) -> str:
+    return f"a tensor of {tensor.dtype} {list(tensor.shape)}"

@@ -47,6 +47,16 @@ def test_it_names_the_output_and_how_far_it_is_off() -> None:
     assert f"output['logits'] is off by {0.5 * largest:.2g}, its largest value being {1.5 * largest:.2g}" in told
 
 
+def test_of_several_outputs_the_one_is_told_that_is_farthest_off_for_its_size() -> None:
+    def body(features: torch.Tensor) -> dict[str, torch.Tensor]:
+        is_off = torch.compiler.is_exporting()
+        return {"large": features * (1000 + is_off), "small": features * (1 + is_off)}
+
+    (told,) = told_by(Draws(body), FEATURES)
+
+    assert "output['small'] is off by 1, its largest value being 2" in told
+
+
 def test_it_is_told_at_the_line_that_exports() -> None:
     with pytest.warns(PlannerWarning) as told:
         export(Asks(0.5), (FEATURES,))

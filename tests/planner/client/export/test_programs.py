@@ -198,6 +198,26 @@ def test_the_graph_remembers_functions_whose_backward_it_lacks() -> None:
     assert not export(Program(constants).eval(), (torch.ones(3, 4),)).graph.custom_backwards
 
 
+class Halves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen, self.trained = nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 4)
+
+    def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        frozen, trained = self.frozen(features), self.trained(features)
+        with torch.no_grad():
+            beside = trained * 2
+        most = trained.max(1)
+        return frozen, trained, beside, trained.detach(), *trained.chunk(2), most.values, most.indices
+
+
+def test_values_say_whether_gradients_go_through_them() -> None:
+    graph = export(Halves().train(), (torch.ones(4, 4),)).graph
+    values = graph.values_by_id()
+    given = [values[output.content.value_id] for output in graph.outputs]  # type: ignore[union-attr]
+    assert [value.requires_grad for value in given] == [False, True, False, False, True, True, True, False]
+
+
 def results_in_several_pieces(module: Program, features: torch.Tensor) -> Any:
     left, right = features.chunk(2, 1)
     return torch.stack(features.unbind(1)), left, right, features.topk(2), features.max(1)
