@@ -1,9 +1,11 @@
 """Small modules whose forwards are drawn at random, of what is easily lost where a program is cut: views, writes in
-place, regions without gradients, results that nobody reads, weights that are read here and there.
+place, regions without gradients, results that nobody reads, weights that are read here and there, states that each
+microbatch writes over.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +15,17 @@ from torch import nn
 from torch.autograd import Function
 from torch.nn import functional
 
-ROWS, WIDTH = 3, 4
-Draw = random.Random
+ROWS, WIDTH, MOST_STEPS = 3, 4, 14
+
+
+class Draw(random.Random):
+    """`parts`: which followers come next."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.parts = itertools.count()
+
+
 Step = Callable[["RandomProgram", torch.Tensor, torch.Tensor, Draw], torch.Tensor]
 
 
@@ -26,6 +37,31 @@ class Reversed(Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         return -0.5 * gradient
+
+
+class Follower(nn.Module):
+    """What each microbatch writes over, and gradients go through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(2, WIDTH))
+        self.register_buffer("center", torch.zeros(WIDTH))
+        self.bound = nn.Parameter(torch.randn(WIDTH))
+
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.scale[0].mul_(0.9).add_(x.abs().mean(0), alpha=0.1)
+        return x / self.scale[0] + self.scale.sum(0) * x
+
+    def centered(self, x: torch.Tensor) -> torch.Tensor:
+        before = self.center
+        self.center = 0.9 * self.center + 0.1 * x.detach().mean(0)
+        return (x - before) * (1 + self.center)
+
+    def bounded(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.bound.clamp_(-0.5, 0.5)
+        return x * self.bound
 
 
 class RandomProgram(nn.Module):
@@ -40,12 +76,13 @@ class RandomProgram(nn.Module):
         self.table = nn.Embedding(5, WIDTH)
         self.weight, self.bias = nn.Parameter(torch.randn(ROWS, WIDTH)), nn.Parameter(torch.randn(WIDTH))
         self.register_buffer("fixed", torch.randn(ROWS, WIDTH))
+        self.followers = nn.ModuleList(Follower() for _ in range(MOST_STEPS))
         self.double()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        draw = random.Random(self.seed)
+        draw = Draw(self.seed)
         values = [x, self.table(torch.tensor([3, 0, 3]))]
-        for _ in range(draw.randint(5, 14)):
+        for _ in range(draw.randint(5, MOST_STEPS)):
             first, second = (draw.choice(values[-6:]) for _ in range(2))
             value = draw.choice(STEPS)(self, first, second, draw)
             # So that what is squared again and again does not grow beyond all numbers.
@@ -98,6 +135,16 @@ def write_without_gradient(
     return out
 
 
+def whole_write_without_gradient(
+    module: RandomProgram, first: torch.Tensor, second: torch.Tensor, draw: Draw
+) -> torch.Tensor:
+    """Of what has a gradient, which stays as it was: straight through, or by a factor that no derivative has."""
+    out = first * 1.5
+    with torch.no_grad():
+        out = draw.choice([lambda: out.copy_(out.round()), lambda: out.mul_(2), lambda: out.clamp_(-1, 1)])()
+    return out + second
+
+
 def scaled_without_gradient(
     module: RandomProgram, first: torch.Tensor, second: torch.Tensor, draw: Draw
 ) -> torch.Tensor:
@@ -138,14 +185,25 @@ def complex_product(module: RandomProgram, first: torch.Tensor, second: torch.Te
     return torch.view_as_real(numbers * (1 + 0.5j)).reshape(ROWS, WIDTH)
 
 
+def followed(module: RandomProgram, first: torch.Tensor, second: torch.Tensor, draw: Draw) -> torch.Tensor:
+    """By a part that no other step has: what is written over after it was read, no process goes back through."""
+    part = module.followers[next(draw.parts)]
+    out: torch.Tensor = draw.choice([part.scaled, part.centered, part.bounded])(first)
+    return out
+
+
 STEPS: tuple[Step, ...] = (
     layer,
     layer,
+    followed,
+    followed,
     part_of_zeros,
     halves_one_after_the_other,
     view_of_a_copy,
     read_around_a_write,
     write_without_gradient,
+    whole_write_without_gradient,
+    whole_write_without_gradient,
     scaled_without_gradient,
     rows_put_by_index,
     moved_and_scattered,

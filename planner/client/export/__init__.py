@@ -7,7 +7,7 @@ Is it the module?           compare, with example_runs and python_draws
 The program as records      encode_nodes, encode_signature, encode_states; of these values, arguments, operators,
                             containers, dtypes, module_paths, regions
 Sizes                       symbols, symbol_names, roundings
-What calls do to storage    effects, storage; states, which share theirs
+What calls do to storage    effects, storage; states, which share theirs; gradient_flow
 Checkpoints                 checkpoint, meta_model
 What comes of it            exported_model; operator_costs of custom operators
 """

@@ -12,6 +12,7 @@ from torch import fx
 from planner.client.export.arguments import argument_of
 from planner.client.export.custom_functions import CUSTOM_FUNCTION
 from planner.client.export.effects import argument_at, mutated_positions
+from planner.client.export.gradient_flow import GradientFlow
 from planner.client.export.module_paths import module_path
 from planner.client.export.operator_costs import cost_of
 from planner.client.export.operators import operator_of
@@ -37,7 +38,6 @@ from planner.graph.ir import (
     Value,
     ValueReference,
 )
-from planner.graph.operators import facts_of
 
 
 class NodeEncoder:
@@ -49,8 +49,8 @@ class NodeEncoder:
         self._nodes: list[Node] = []
         self._subgraphs: list[Graph] = []
         self._what: dict[fx.Node, Argument] = {}
-        self._needs_gradient: set[fx.Node] = set()
         self._roots = StorageRoots()
+        self._with_gradient = GradientFlow(self._roots)
         self._mutated: set[fx.Node] = set()
 
     def values(self) -> tuple[Value, ...]:
@@ -93,7 +93,7 @@ class NodeEncoder:
 
     def _define_placeholder(self, node: fx.Node, name: str, requires_grad: bool) -> ValueReference:
         if requires_grad:
-            self._needs_gradient.add(node)
+            self._with_gradient.begin(node)
         self._what[node] = reference = self._define(node.meta.get("val"), name, requires_grad)
         return reference
 
@@ -109,8 +109,7 @@ class NodeEncoder:
         context = context_of(node)
         arguments = tuple(argument_of(argument, self.reference, where) for argument in node.args)
         keywords = tuple((key, argument_of(item, self.reference, where)) for key, item in node.kwargs.items())
-        if context.grad_enabled and self._passes_gradient(node):
-            self._needs_gradient.add(node)
+        self._with_gradient.add(node)
         self._note_mutations(node)
         outputs, returns_tuple = self._results(node)
         flops, bytes_moved = self._cost(node, operator)
@@ -137,11 +136,6 @@ class NodeEncoder:
         where = f"the cost of {operator.name}"
         bytes_moved = None if cost.bytes_moved is None else self._symbols.expression(cost.bytes_moved, where)
         return self._symbols.expression(cost.flops, where), bytes_moved
-
-    def _passes_gradient(self, node: fx.Node) -> bool:
-        if isinstance(node.target, torch._ops.OpOverload) and facts_of(node.target._schema.name).detaches:
-            return False
-        return any(source in self._needs_gradient for source in node.all_input_nodes)
 
     def _note_mutations(self, node: fx.Node) -> None:
         for position in mutated_positions(node):
@@ -178,7 +172,7 @@ class NodeEncoder:
             for reader in reading:
                 self._what[reader] = reference
                 if has_gradient:
-                    self._needs_gradient.add(reader)
+                    self._with_gradient.begin(reader)
         self._what[node] = ArgumentList(tuple(references))
         return tuple(reference.value_id if reference else 0 for reference in references)
 
@@ -186,7 +180,7 @@ class NodeEncoder:
         """The call's result of that index."""
         if node.target is CUSTOM_FUNCTION and not node.args[5][index]:  # type: ignore[index]
             return False
-        return node in self._needs_gradient and isinstance(fake, torch.Tensor) and _is_differentiable(fake)
+        return node in self._with_gradient and isinstance(fake, torch.Tensor) and _is_differentiable(fake)
 
     def _subgraph(self, module: fx.GraphModule, node: fx.Node) -> Argument:
         body = getattr(module, str(node.target), None)

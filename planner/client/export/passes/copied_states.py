@@ -7,33 +7,31 @@ activations which it divides would end a training in its first step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from torch import fx
 
 from planner.client.export.effects import argument_at, mutated_positions
-from planner.client.export.regions import context_of
+from planner.client.export.gradient_flow import GradientFlow
 from planner.client.export.states import CapturedState
 from planner.client.export.storage import StorageRoots
-from planner.graph.operators import facts_of
 
 
-def copy_written_states(graph: fx.Graph, states: Iterable[CapturedState]) -> None:
+def copy_written_states(graph: fx.Graph, states: Sequence[CapturedState]) -> None:
     """Of a program in training: operators that gradients go through read copies of the states that it writes."""
     written = _written(graph, states)
     if not written:
         return
     roots, copies = StorageRoots(), dict[fx.Node, fx.Node]()
-    with_gradient = {state.placeholder for state in states if state.tensor.requires_grad}
+    with_gradient = GradientFlow(roots, (state.placeholder for state in states if state.tensor.requires_grad))
     for node in list(graph.nodes):
         roots.add(node)
         own = [argument_at(node, position) for position in mutated_positions(node)]
         if any(isinstance(one, fx.Node) and roots.of(one) & written for one in own):
             copies.clear()
-        if node.op != "call_function" or not (context_of(node).grad_enabled and _passes_gradient(node, with_gradient)):
+        if node.op != "call_function" or not with_gradient.add(node):
             continue
-        with_gradient.add(node)
         # A view of a state, or what is written, is that state.
         for source in [] if roots.of(node) & written else node.all_input_nodes:
             if roots.of(source) & written and source not in own:
@@ -43,7 +41,7 @@ def copy_written_states(graph: fx.Graph, states: Iterable[CapturedState]) -> Non
                 node.replace_input_with(source, copies[source])
 
 
-def _written(graph: fx.Graph, states: Iterable[CapturedState]) -> frozenset[fx.Node]:
+def _written(graph: fx.Graph, states: Sequence[CapturedState]) -> frozenset[fx.Node]:
     """Placeholders of states that are written, by any of their names."""
     roots, written = StorageRoots(), set[fx.Node]()
     for node in graph.nodes:
@@ -53,12 +51,6 @@ def _written(graph: fx.Graph, states: Iterable[CapturedState]) -> frozenset[fx.N
             written |= roots.of(argument) if isinstance(argument, fx.Node) else set()
     groups = {state.tie_group for state in states if state.placeholder in written} - {0}
     return frozenset(state.placeholder for state in states if state.placeholder in written or state.tie_group in groups)
-
-
-def _passes_gradient(node: fx.Node, with_gradient: set[fx.Node]) -> bool:
-    if isinstance(node.target, torch._ops.OpOverload) and facts_of(node.target._schema.name).detaches:
-        return False
-    return any(source in with_gradient for source in node.all_input_nodes)
 
 
 def _copy(graph: fx.Graph, source: fx.Node, reader: fx.Node) -> fx.Node:

@@ -3,6 +3,9 @@
 It keeps numbers bitwise: the twin must give the same dtype, shape and strides, and may draw no random numbers. Writes
 to parameters, buffers and constants stay as they are. What turns a tensor's own dimensions around in place, and writes
 nothing, becomes a view that is read from there on.
+
+What is written under no_grad, and has a gradient, has it afterwards as if nothing had been written: such writes stay,
+and what they return is read as the tensor that they write.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from planner.client.export.effects import argument_at, draws_random, mutated_positions
+from planner.client.export.effects import aliased_positions, argument_at, draws_random, mutated_positions
+from planner.client.export.gradient_flow import GradientFlow
 from planner.client.export.passes.fake_results import fake_result
+from planner.client.export.regions import context_of
 from planner.client.export.storage import StorageRoots
 from planner.graph.ir import OperatorKind
 from planner.graph.operators import load_vocabulary
@@ -33,11 +38,16 @@ _VIEWS = {
 def functionalise(graph: fx.Graph) -> None:
     roots = StorageRoots()
     position = {node: index for index, node in enumerate(graph.nodes)}
+    trained = (node for node in graph.nodes if getattr(node.meta.get("val"), "requires_grad", False))
+    with_gradient = GradientFlow(roots, trained)
     for node in list(graph.nodes):
         view = _VIEWS.get(node.target)
         if view is not None:
             _read_instead(node, view, position)
         roots.add(node)
+        if not with_gradient.add(node) and _is_beside_gradients(node, with_gradient):
+            node.replace_all_uses_with(argument_at(node, 0))
+            continue
         twin = _twin(node)
         if twin is None or not _is_free(node, roots, position) or not _gives_the_same(node, twin):
             continue
@@ -50,6 +60,13 @@ def _read_instead(node: fx.Node, twin: torch._ops.OpOverload, position: dict[fx.
     written = argument_at(node, 0)
     node.target = twin
     written.replace_all_uses_with(node, delete_user_cb=lambda user: position[user] > position[node])
+
+
+def _is_beside_gradients(node: fx.Node, with_gradient: GradientFlow) -> bool:
+    """It writes its first argument, which has a gradient, under no_grad, and returns it."""
+    if mutated_positions(node) != (0,) or 0 not in aliased_positions(node):
+        return False
+    return argument_at(node, 0) in with_gradient and not context_of(node).grad_enabled
 
 
 def _twin(node: fx.Node) -> torch._ops.OpOverload | None:

@@ -30,6 +30,7 @@ from tests.stage_daemon.runtime.training.modules import (
     Looked,
     Normed,
     Skips,
+    StraightThrough,
     Tied,
     rows,
     tokens,
@@ -190,7 +191,17 @@ def test_buffers_change_in_microbatch_order() -> None:
 def test_states_that_are_written_on_the_way_are_those_of_each_microbatch(
     schedule: PipelineSchedule, activations: Activations
 ) -> None:
-    module = Follows()
+    cluster, eager = in_three(Follows(), schedule=schedule, activations=activations)
+    assert_same_steps(cluster, eager, rows)
+
+
+def test_what_is_written_without_gradients_keeps_the_one_that_it_has() -> None:
+    cluster, eager = in_three(StraightThrough())
+    assert_same_steps(cluster, eager, rows)
+
+
+def in_three(module: nn.Module, **options: Any) -> tuple[Cluster, Eager]:
+    """Stages that hold together what writes and what reads."""
     exported = export(copy.deepcopy(module), rows(4, 99), dynamic_shapes=SHAPES)
     stage_of_node = even_cuts(exported.graph, max_stages=3)
     assert max(stage_of_node) == 2
@@ -200,11 +211,9 @@ def test_states_that_are_written_on_the_way_are_those_of_each_microbatch(
         exported=exported,
         stage_of_node=lambda _: stage_of_node,
         devices=(0, 1, 2),
-        schedule=schedule,
-        activations=activations,
+        **options,
     )
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-    assert_same_steps(cluster, Eager(module, optimizer), rows)
+    return cluster, Eager(module, torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9))
 
 
 def test_dropout_draws_the_same_wherever_stages_are() -> None:
