@@ -76,7 +76,7 @@ class _Part:
 
     def check_buffers(self) -> None:
         for name, buffer, now in self._assigned():
-            if now is not None and not is_carried(now, buffer):
+            if not is_carried(now, buffer):
                 raise UnsupportedModule(
                     f"{self._what}: the forward puts {_described(now)} in the place of buffer {self._path + name!r}, "
                     f"{_described(buffer)}; what a program keeps for its next call has one shape and dtype: make the "
@@ -85,14 +85,14 @@ class _Part:
 
     def write_buffers(self) -> None:
         for name, buffer, now in self._assigned():
-            if now is not None and is_carried(now, buffer):
+            if is_carried(now, buffer):
                 buffer.copy_(now.detach())
                 self.module._buffers[name] = buffer
 
-    def _assigned(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor | None]]:
+    def _assigned(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         for name, buffer in self._buffers.items():
             now = self.module._buffers.get(name)
-            if buffer is not None and now is not buffer:
+            if buffer is not None and now is not None and now is not buffer:
                 yield name, buffer, now
 
 

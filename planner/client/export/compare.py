@@ -17,7 +17,7 @@ outside of torch.export too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,11 +42,10 @@ def difference_of_numbers(
         return ""
     rounding = _rounding(program)
     try:
-        with torch.random.fork_rng(runs.devices()):
-            with runs.of_module() as calls:
-                given = _from_one_seed(calls.run)
-                causes = _Causes(kept=calls.changed(), are_drawn=calls.are_drawn())
-            return _between_calls(runs, causes, rounding) or _of_program(runs, given, rounding)
+        with runs.of_module() as calls:
+            given = calls.run()
+            causes = _Causes(kept=calls.changed(), are_drawn=calls.are_drawn())
+        return _between_calls(runs, causes, rounding) or _of_program(runs, given, rounding)
     except Exception:
         # The export itself is right without: what runs only under torch.export cannot be compared.
         return ""
@@ -66,13 +65,13 @@ class _Causes:
 
 
 def _of_program(runs: Runs, given: Outputs, rounding: float) -> str:
-    made = _from_one_seed(runs.of_program)
+    made = runs.of_program()
     farthest = _farthest(given, made, rounding)
     if farthest is None:
         return ""
     with runs.of_module() as calls:
-        again = _from_one_seed(calls.run)
-    if _farthest(given, again, rounding) or _farthest(made, _from_one_seed(runs.of_program), rounding):
+        again = calls.run()
+    if _farthest(given, again, rounding) or _farthest(made, runs.of_program(), rounding):
         return ""
     name, difference, largest = farthest
     return (
@@ -88,9 +87,9 @@ def _between_calls(runs: Runs, causes: _Causes, rounding: float) -> str:
     if not (causes.kept or causes.are_drawn):
         return ""
     with runs.of_module() as calls:
-        first = _from_one_seed(calls.run)
+        first = calls.run()
         for _ in range(_CALLS_THAT_DRAW if causes.are_drawn else _CALLS):
-            farthest = _farthest(first, _from_one_seed(calls.run), rounding)
+            farthest = _farthest(first, calls.run(), rounding)
             if farthest is not None:
                 name, difference, largest = farthest
                 return (
@@ -99,12 +98,6 @@ def _between_calls(runs: Runs, causes: _Causes, rounding: float) -> str:
                     f"it met then for ever. Count in a buffer, and draw with torch. {_WITHOUT}"
                 )
     return ""
-
-
-def _from_one_seed(run: Callable[[], Outputs]) -> Outputs:
-    """What draws torch's random numbers draws the same."""
-    torch.manual_seed(0)
-    return run()
 
 
 def _rounding(program: ExportedProgram) -> float:

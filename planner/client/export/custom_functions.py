@@ -24,7 +24,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from planner.client.export.effects import argument_at, draws_random, mutated_positions
+from planner.client.export.effects import draws_random
 from planner.client.export.storage import StorageRoots
 from planner.errors import UnsupportedModule
 from planner.graph import subgraphs
@@ -270,9 +270,7 @@ class _Parts:
             roots = StorageRoots()
             for node in body.graph.nodes:
                 roots.add(node)
-                written = [argument_at(node, position) for position in mutated_positions(node)]
-                owners = {root for one in written if isinstance(one, fx.Node) for root in roots.of(one)}
-                if any(root.op == "placeholder" for root in owners):
+                if any(root.op == "placeholder" for root in roots.written_by(node)):
                     raise UnsupportedModule(f"{where}, which writes what it is given in place; have it write a copy")
                 if node.op == "get_attr" and isinstance(getattr(body, str(node.target)), FakeTensor):
                     raise UnsupportedModule(

@@ -11,7 +11,6 @@ from torch import fx
 
 from planner.client.export.arguments import argument_of
 from planner.client.export.custom_functions import CUSTOM_FUNCTION
-from planner.client.export.effects import argument_at, mutated_positions
 from planner.client.export.gradient_flow import GradientFlow
 from planner.client.export.module_paths import module_path
 from planner.client.export.operator_costs import cost_of
@@ -110,7 +109,7 @@ class NodeEncoder:
         arguments = tuple(argument_of(argument, self.reference, where) for argument in node.args)
         keywords = tuple((key, argument_of(item, self.reference, where)) for key, item in node.kwargs.items())
         self._with_gradient.add(node)
-        self._note_mutations(node)
+        self._mutated |= self._roots.written_by(node)
         outputs, returns_tuple = self._results(node)
         flops, bytes_moved = self._cost(node, operator)
         self._nodes.append(
@@ -136,12 +135,6 @@ class NodeEncoder:
         where = f"the cost of {operator.name}"
         bytes_moved = None if cost.bytes_moved is None else self._symbols.expression(cost.bytes_moved, where)
         return self._symbols.expression(cost.flops, where), bytes_moved
-
-    def _note_mutations(self, node: fx.Node) -> None:
-        for position in mutated_positions(node):
-            written = argument_at(node, position)
-            if isinstance(written, fx.Node):
-                self._mutated.update(self._roots.of(written))
 
     def _results(self, node: fx.Node) -> tuple[tuple[int, ...], bool]:
         fake = node.meta.get("val")

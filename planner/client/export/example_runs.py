@@ -1,6 +1,7 @@
 """Runs a module, and what was captured of it, on the example inputs, and leaves all as it was.
 
-Autograd is on, as `export` promises, and keeps nothing for a backward pass that never comes.
+Autograd is on, as `export` promises, and keeps nothing for a backward pass that never comes. Each run begins from one
+seed of torch's random numbers, and takes none of the caller's.
 """
 
 from __future__ import annotations
@@ -50,10 +51,6 @@ class Runs:
     def name(self) -> str:
         return type(self.module).__name__
 
-    def devices(self) -> set[torch.device]:
-        """Those that have random numbers of their own."""
-        return {tensor.device for tensor in self._tensors() if tensor.is_cuda}
-
     @contextmanager
     def of_module(self) -> Iterator[ModuleRuns]:
         """One after the other: what a program does not hold is put back behind the last."""
@@ -69,16 +66,22 @@ class Runs:
                 continue
             state = tensor_of(self.program, spec)
             inputs.append(state if spec.kind is InputKind.PARAMETER else state.clone())
-        with _without_saved_tensors():
+        with self._from_one_seed(), _without_saved_tensors():
             outputs = fx.Interpreter(self.program.graph_module).run(*inputs, enable_io_processing=False)
         return [("", _still(leaf)) for leaf in outputs]
 
     def _run_module(self) -> Outputs:
         args, kwargs = _cloned((self.args, dict(self.kwargs)))
-        with _contents_put_back(self.module), _without_saved_tensors():
+        with _contents_put_back(self.module), self._from_one_seed(), _without_saved_tensors():
             outputs = self.module(*args, **kwargs)
         leaves = pytree.tree_flatten_with_path(outputs)[0]
         return [(f"output{pytree.keystr(path)}", _still(leaf)) for path, leaf in leaves]
+
+    @contextmanager
+    def _from_one_seed(self) -> Iterator[None]:
+        with torch.random.fork_rng({tensor.device for tensor in self._tensors() if tensor.is_cuda}):
+            torch.manual_seed(0)
+            yield
 
     def _tensors(self) -> Iterator[torch.Tensor]:
         leaves = pytree.tree_leaves((self.args, self.kwargs))

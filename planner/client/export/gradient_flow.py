@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
-from planner.client.export.effects import argument_at, mutated_positions
 from planner.client.export.regions import context_of
 from planner.client.export.storage import StorageRoots
 from planner.graph.operators import facts_of
@@ -33,8 +32,7 @@ class GradientFlow:
         if not context_of(node).grad_enabled or not any(source in self._reached for source in node.all_input_nodes):
             return False
         self._reached.add(node)
-        for position in mutated_positions(node):
-            written = argument_at(node, position)
-            if isinstance(written, fx.Node):
-                self._reached.update(self._roots.sharing(self._roots.of(written)))
+        written = self._roots.written_by(node)
+        if written:
+            self._reached.update(self._roots.sharing(written))
         return True

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torch import fx
 
-from planner.client.export.effects import aliased_positions, argument_at
+from planner.client.export.effects import aliased_positions, argument_at, mutated_positions
 
 
 class StorageRoots:
@@ -27,6 +27,11 @@ class StorageRoots:
     def of(self, node: fx.Node) -> frozenset[fx.Node]:
         """More than one where a result may lie in any of several arguments' storage."""
         return self._roots[node]
+
+    def written_by(self, node: fx.Node) -> frozenset[fx.Node]:
+        """What made the storage that a node, added before, writes in place."""
+        written = [argument_at(node, position) for position in mutated_positions(node)]
+        return frozenset(root for one in written if isinstance(one, fx.Node) for root in self.of(one))
 
     def sharing(self, roots: frozenset[fx.Node]) -> list[fx.Node]:
         """The nodes added so far that may lie in the same storage."""

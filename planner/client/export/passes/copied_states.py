@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from planner.client.export.effects import argument_at, mutated_positions
 from planner.client.export.gradient_flow import GradientFlow
+from planner.client.export.passes.fake_results import call_beside
 from planner.client.export.states import CapturedState
 from planner.client.export.storage import StorageRoots
 
@@ -27,16 +27,17 @@ def copy_written_states(graph: fx.Graph, states: Sequence[CapturedState]) -> Non
     with_gradient = GradientFlow(roots, (state.placeholder for state in states if state.tensor.requires_grad))
     for node in list(graph.nodes):
         roots.add(node)
-        own = [argument_at(node, position) for position in mutated_positions(node)]
-        if any(isinstance(one, fx.Node) and roots.of(one) & written for one in own):
+        own = roots.written_by(node)
+        if own & written:
             copies.clear()
         if node.op != "call_function" or not with_gradient.add(node):
             continue
         # A view of a state, or what is written, is that state.
         for source in [] if roots.of(node) & written else node.all_input_nodes:
-            if roots.of(source) & written and source not in own:
+            if roots.of(source) & written and not roots.of(source) & own:
                 if source not in copies:
-                    copies[source] = _copy(graph, source, node)
+                    with graph.inserting_before(node):
+                        copies[source] = call_beside(node, torch.ops.aten.clone.default, source)
                     roots.add(copies[source])
                 node.replace_input_with(source, copies[source])
 
@@ -46,16 +47,6 @@ def _written(graph: fx.Graph, states: Sequence[CapturedState]) -> frozenset[fx.N
     roots, written = StorageRoots(), set[fx.Node]()
     for node in graph.nodes:
         roots.add(node)
-        for position in mutated_positions(node):
-            argument = argument_at(node, position)
-            written |= roots.of(argument) if isinstance(argument, fx.Node) else set()
+        written |= roots.written_by(node)
     groups = {state.tie_group for state in states if state.placeholder in written} - {0}
     return frozenset(state.placeholder for state in states if state.placeholder in written or state.tie_group in groups)
-
-
-def _copy(graph: fx.Graph, source: fx.Node, reader: fx.Node) -> fx.Node:
-    with graph.inserting_before(reader):
-        copy = graph.call_function(torch.ops.aten.clone.default, (source,))
-    copy.meta = {name: value for name, value in reader.meta.items() if name != "val"}
-    copy.meta["val"] = torch.ops.aten.clone.default(source.meta["val"])
-    return copy

@@ -1,4 +1,4 @@
-"""What another operator would return in a captured call's place, without computing it."""
+"""Other operators in a captured call's place or beside it: what they would return, without computing it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ def fake_result(
     args, kwargs = tree_map(_value, (tuple(args), dict(kwargs)), is_leaf=lambda item: isinstance(item, fx.Node))
     with held.fake_mode, torch.no_grad():
         return operator(*args, **kwargs)
+
+
+def call_beside(call: fx.Node, operator: Any, *args: Any) -> fx.Node:
+    """Another call in the module and the regions of one, where the graph is being written."""
+    beside = call.graph.call_function(operator, args)
+    beside.meta = {name: value for name, value in call.meta.items() if name != "val"}
+    beside.meta["val"] = operator(*fx.map_arg(args, lambda one: one.meta["val"]))
+    return beside
 
 
 def _value(item: Any) -> Any:

@@ -45,7 +45,8 @@ def functionalise(graph: fx.Graph) -> None:
         if view is not None:
             _read_instead(node, view, position)
         roots.add(node)
-        if not with_gradient.add(node) and _is_beside_gradients(node, with_gradient):
+        with_gradient.add(node)
+        if _is_beside_gradients(node, with_gradient):
             node.replace_all_uses_with(argument_at(node, 0))
             continue
         twin = _twin(node)

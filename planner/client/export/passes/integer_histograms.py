@@ -6,6 +6,7 @@ import torch
 from torch import fx
 
 from planner.client.export.effects import argument_at
+from planner.client.export.passes.fake_results import call_beside
 
 _EXACT_BINS = 1 << 24
 
@@ -19,16 +20,9 @@ def integer_histograms(graph: fx.Graph) -> None:
         if dtype.is_floating_point or argument_at(node, 1) > _EXACT_BINS:
             continue
         with graph.inserting_before(node):
-            as_float = _cast(node, counted, torch.float32)
+            as_float = call_beside(node, torch.ops.aten.to.dtype, counted, torch.float32)
         node.replace_input_with(counted, as_float)
         node.meta["val"] = node.meta["val"].to(torch.float32)
         with graph.inserting_after(node):
-            as_integer = _cast(node, node, dtype)
+            as_integer = call_beside(node, torch.ops.aten.to.dtype, node, dtype)
         node.replace_all_uses_with(as_integer, delete_user_cb=lambda user, cast=as_integer: user is not cast)
-
-
-def _cast(beside: fx.Node, source: fx.Node, dtype: torch.dtype) -> fx.Node:
-    """In the module and the regions of the call that it stands beside."""
-    cast = beside.graph.call_function(torch.ops.aten.to.dtype, (source, dtype))
-    cast.meta = dict(beside.meta) | {"val": source.meta["val"].to(dtype)}
-    return cast

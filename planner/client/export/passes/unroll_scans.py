@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from planner.client.export.passes.fake_results import call_beside
 from planner.client.export.passes.inline_body import drop_unread_bodies, inline_body, replace_call
 
 # Of one scan when written out; a longer one is refused with the other operators that are not carried.
@@ -36,19 +37,11 @@ def _unroll(module: fx.GraphModule, call: fx.Node, body_node: Any, carried: Any,
     carries, rows_of_steps = list(carried), []
     with module.graph.inserting_before(call):
         for step in range(length):
-            items = [_made(call, torch.ops.aten.select.int, (sequence, 0, step)) for sequence in scanned]
+            items = [call_beside(call, torch.ops.aten.select.int, sequence, 0, step) for sequence in scanned]
             results = inline_body(module, body, [*carries, *items, *more])
             carries, rows = list(results[: len(carries)]), results[len(carries) :]
             rows_of_steps.append(rows)
         stacked = [
-            _made(call, torch.ops.aten.stack.default, (list(rows),)) for rows in zip(*rows_of_steps, strict=True)
+            call_beside(call, torch.ops.aten.stack.default, list(rows)) for rows in zip(*rows_of_steps, strict=True)
         ]
     replace_call(call, (*carries, *stacked))
-
-
-def _made(call: fx.Node, operator: Any, args: tuple[Any, ...]) -> fx.Node:
-    """A call in the place of the scan or map, with the shape of what it gives."""
-    node = call.graph.call_function(operator, args)
-    node.meta = {name: value for name, value in call.meta.items() if name != "val"}
-    node.meta["val"] = operator(*fx.map_arg(args, lambda one: one.meta["val"]))
-    return node

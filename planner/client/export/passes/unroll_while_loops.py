@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from planner.client.export.passes.fake_results import call_beside
 from planner.client.export.passes.inline_body import drop_unread_bodies, inline_body, replace_call
 from planner.client.export.passes.known_values import known_values
 from planner.client.export.passes.unroll_scans import MAX_NODES
@@ -102,6 +103,4 @@ def _typed_anew(copy: fx.Node, node: fx.Node) -> None:
 def _copied(one: Any) -> Any:
     if not isinstance(one, fx.Node):
         return one
-    copy = one.graph.call_function(torch.ops.aten.clone.default, (one,))
-    copy.meta = {**one.meta, "val": one.meta["val"].clone()}
-    return copy
+    return call_beside(one, torch.ops.aten.clone.default, one)
