@@ -198,6 +198,15 @@ def test_what_draws_random_numbers_is_compared_from_one_seed_and_takes_none_of_t
     assert torch.equal(torch.get_rng_state(), generator)
 
 
+def noise_from_the_seed_that_most_take(features: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(0)
+    return features + torch.rand(())
+
+
+def test_a_forward_that_sets_the_usual_seed_is_told() -> None:
+    assert "Or it sets the seed" in told_by(Draws(noise_from_the_seed_that_most_take), FEATURES)[0]
+
+
 def noise_from_ever_another_seed(features: torch.Tensor) -> torch.Tensor:
     if not torch.compiler.is_exporting():
         torch.seed()
