@@ -16,6 +16,7 @@ from planner.client.export.custom_functions import custom_functions
 from planner.client.export.gradient_hooks import gradient_hooks
 from planner.client.export.keyword_inputs import named_keywords
 from planner.client.export.passes.named_states import use_named_states
+from planner.client.export.passes.written_out_attention import flex_attention_anywhere
 from planner.client.export.plain_weights import with_plain_weights
 from planner.client.export.remedies import line_that_asks, remedy, remedy_for_data
 from planner.client.export.unchanged import unchanged
@@ -50,6 +51,7 @@ def capture(
             gradient_hooks(module, what, is_trained=is_trained) as hooks,
         ):
             with (
+                flex_attention_anywhere(),
                 unchanged(module),
                 named_keywords(module, kwargs),
                 changed_states(module, what, is_trained=is_trained, strict=strict),

@@ -11,7 +11,6 @@ from torch import fx
 
 from planner.client.export.effects import aliased_positions, draws_random, mutated_positions
 from planner.client.export.module_paths import module_path
-from planner.client.export.remedies import NO_FLEX_ATTENTION
 from planner.errors import UnsupportedModule
 from planner.graph.ir import Operator, OperatorKind
 from planner.graph.operators import load_vocabulary
@@ -66,7 +65,6 @@ _REMEDIES = {
         "fake quantisation is for training: export the module before it is prepared, or with int8 weights and scales",
     ),
     "aten::embedding_renorm_.default": "build the embedding without max_norm, and scale the rows that are looked up",
-    "flex_attention": NO_FLEX_ATTENTION,
     "map_impl": "a map is carried over a fixed length of up to some thousand rows; fix that dimension, or write it "
     "with torch.vmap",
     "scan": "a scan is carried over a fixed length of up to some thousand steps; fix that dimension",

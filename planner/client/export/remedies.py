@@ -15,10 +15,6 @@ _NUMBERS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 NO_NESTED_TENSORS = (
     "torch.export captures no nested tensors: give padded tensors and a mask, or values and offsets as two plain ones"
 )
-NO_FLEX_ATTENTION = (
-    "flex_attention is compiled for the machine at hand: build a model of transformers with "
-    'attn_implementation="sdpa", or call scaled_dot_product_attention with a mask'
-)
 # Words of torch's messages about what torch.export does not capture.
 _NOT_CAPTURED = (
     (
@@ -30,7 +26,11 @@ _NOT_CAPTURED = (
         "it reads or writes a tensor's .data, or asks for gradients (torch.autograd.grad): read its detach(), write "
         "under torch.no_grad(), and leave gradients to the training",
     ),
-    (re.compile(r"FlexAttention"), NO_FLEX_ATTENTION),
+    (
+        re.compile(r"BlockMask"),
+        "create_block_mask in the forward, or before and keep it as an attribute: an input is a tensor, or a container "
+        "of tensors",
+    ),
     (re.compile(r"ScriptModule"), "export the Python module that it was scripted from"),
     (
         re.compile(r"classes\.quantized|PackedParams"),

@@ -31,6 +31,7 @@ from planner.client.export.passes.out_arguments import copy_to_out_arguments
 from planner.client.export.passes.unroll_scans import unroll_scans
 from planner.client.export.passes.unroll_while_loops import unroll_while_loops
 from planner.client.export.passes.view_to_reshape import view_to_reshape
+from planner.client.export.passes.written_out_attention import write_out_attention
 from planner.client.export.states import captured_states, check_tensor
 from planner.client.export.symbol_names import symbol_names
 from planner.client.export.symbols import SymbolTable
@@ -112,6 +113,7 @@ def canonicalise(module: fx.GraphModule, constants: Mapping[str, torch.Tensor]) 
     flatten_regions(module)
     for part in module.modules():
         if isinstance(part, fx.GraphModule):
+            write_out_attention(part)
             drop_assertions(part.graph)
             grouped_products(part.graph)
             integer_histograms(part.graph)

@@ -15,6 +15,7 @@ from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.distributed import FileStore
 from torch.export import Dim
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from planner.client.export import export
 from planner.errors import GraphError, UnsupportedModule
@@ -238,19 +239,17 @@ def test_tensors_that_torch_does_not_capture_name_what_to_give_instead(
         export(module, inputs)
 
 
-def flexes(features: torch.Tensor) -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    heads = features.reshape(1, 1, 3, 4)
-    return flex_attention(heads, heads, heads)
+class Flexes(nn.Module):
+    def forward(self, heads: torch.Tensor, block_mask: BlockMask) -> Any:
+        return flex_attention(heads, heads, heads, block_mask=block_mask)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("requires_grad", [False, True])
-def test_an_attention_that_torch_compiles_names_the_other(requires_grad: bool) -> None:
-    with pytest.raises(UnsupportedModule, match=r'attn_implementation="sdpa", or call scaled_dot_product_attention'):
-        export(Outer(flexes), (torch.ones(3, 4, requires_grad=requires_grad),))
+def test_a_block_mask_as_an_input_names_where_to_build_it() -> None:
+    heads = torch.ones(1, 1, 3, 4)
+    mask = create_block_mask(lambda _, __, query, key: query >= key, None, None, 3, 3, device="cpu")
+
+    with pytest.raises(UnsupportedModule, match=r"create_block_mask in the forward, or before and keep it"):
+        export(Flexes(), (heads, mask))
 
 
 def test_rows_that_are_scaled_as_they_are_looked_up_name_max_norm() -> None:
