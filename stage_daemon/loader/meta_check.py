@@ -7,6 +7,7 @@ one that reads a float which another stage makes of sizes, since a graph does no
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -100,7 +101,7 @@ class _Trial(fx.Interpreter):
             return self._run_both_branches(*args)
         if target is run_custom_function:
             return self._run_both_passes(*args)
-        if target is torch.ops.aten._grouped_mm.default and args[0].dtype is not torch.bfloat16:
+        if inspect.unwrap(target) is torch.ops.aten._grouped_mm.default and args[0].dtype is not torch.bfloat16:
             return _grouped_product(*args, **kwargs)
         return super().call_function(target, args, kwargs)
 

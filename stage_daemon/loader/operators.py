@@ -20,10 +20,11 @@ from stage_daemon.loader.bounds import shown
 from stage_daemon.loader.higher_order import run_cond, run_custom_function
 from stage_daemon.loader.packed import float8_product, int4_product
 from stage_daemon.loader.scalars import SCALAR_FUNCTIONS
+from stage_daemon.loader.trusted_integers import with_checks
 from stage_daemon.loader.vocabulary import rows
 
 OperatorKey = tuple[int, str, str]
-# Of the same arguments, for operators whose kernels do not check them all.
+# Of the same arguments, for operators whose kernels do not check the shapes of all.
 _CHECKED: Mapping[str, Callable[..., Any]] = {
     "aten::_weight_int4pack_mm_for_cpu": int4_product,
     "aten::_scaled_mm": float8_product,
@@ -115,7 +116,8 @@ def _aten(name: str, overload: str) -> Implementation:
     assert not any(argument.is_out for argument in arguments), (
         f"operators.txt: {name}.{overload} writes an argument out"
     )
-    return _of_schema(_CHECKED.get(name, function), arguments)
+    names = [argument.name for argument in arguments]
+    return _of_schema(with_checks(name, _CHECKED.get(name, function), names), arguments)
 
 
 def _of_schema(function: Callable[..., Any], arguments: Sequence[Any]) -> Implementation:

@@ -13,6 +13,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from planner.client.export.changed_states import changed_states
 from planner.client.export.custom_functions import custom_functions
+from planner.client.export.data_sizes import sizes_by_data
 from planner.client.export.gradient_hooks import gradient_hooks
 from planner.client.export.keyword_inputs import named_keywords
 from planner.client.export.passes.named_states import use_named_states
@@ -47,6 +48,7 @@ def capture(
         with (
             torch.inference_mode(False),
             torch.enable_grad(),
+            sizes_by_data(),
             custom_functions(what, is_trained=is_trained) as functions,
             gradient_hooks(module, what, is_trained=is_trained) as hooks,
         ):

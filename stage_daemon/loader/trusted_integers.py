@@ -1,0 +1,78 @@
+"""Integers that torch's kernels trust to lie inside of what they index: looked at before the call.
+
+Whoever sends them could else read a worker's memory, write it, or end the worker. What does not hold is told as torch
+tells of an index: on a CPU the call raises, on a GPU a kernel looks and the stream waits for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+
+Function = Callable[..., Any]
+# By the names in the schema; those that were not given are not in it.
+_Arguments = Mapping[str, Any]
+_Check = Callable[[_Arguments], tuple[torch.Tensor, str] | None]
+
+
+def with_checks(name: str, function: Function, argument_names: Sequence[str]) -> Function:
+    """The operator `name`, which first looks at the integers that its kernels trust; itself where they trust none."""
+    check = _CHECKS.get(name)
+    if check is None:
+        return function
+
+    @wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        requirement = check({**dict(zip(argument_names, args, strict=False)), **kwargs})
+        if requirement is not None:
+            holds, otherwise = requirement
+            torch._assert_async(holds, f"{name}: {otherwise}")
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _labels(arguments: _Arguments) -> tuple[torch.Tensor, str]:
+    """ctc_loss reads, and on the way back writes, at each label; behind a target's length may be anything."""
+    labels, num_labels = arguments["targets"], arguments["log_probs"].shape[-1]
+    if labels.dim() == 2:
+        places = torch.arange(labels.shape[1], device=labels.device)
+        labels = labels.masked_fill(places >= arguments["target_lengths"].to(labels.device).unsqueeze(-1), 0)
+    return ((labels >= 0) & (labels < num_labels)).all(), f"a label is not from 0 to {num_labels - 1}"
+
+
+def _bags(arguments: _Arguments) -> tuple[torch.Tensor, str]:
+    """Of offsets torch looks at the first and the last alone, and takes what lies between two for a length."""
+    offsets, num_indices = arguments["offsets"], arguments["indices"].shape[0]
+    return _ascend(offsets) & (offsets <= num_indices).all(), f"offsets descend, or go beyond {num_indices} indices"
+
+
+def _groups(arguments: _Arguments) -> tuple[torch.Tensor, str] | None:
+    """Offsets end groups: of one operand's rows or columns, or of what two matrices are multiplied along."""
+    left, right, ends = arguments["self"], arguments["mat2"], arguments.get("offs")
+    if ends is None:
+        return None
+    length = right.shape[-1] if left.dim() == 3 else left.shape[0 if right.dim() == 3 else 1]
+    inside = (ends >= 0).all() & (ends <= length).all()
+    return _ascend(ends) & inside, f"offsets descend, or are not from 0 to {length}"
+
+
+def _batch_sizes(arguments: _Arguments) -> tuple[torch.Tensor, str]:
+    sizes = arguments["batch_sizes"]
+    return _ascend(sizes.flip(0)) & (sizes >= 0).all(), "a batch size is below 0, or above the one before"
+
+
+def _ascend(numbers: torch.Tensor) -> torch.Tensor:
+    return (numbers[1:] >= numbers[:-1]).all()
+
+
+_CHECKS: Mapping[str, _Check] = {
+    "aten::_embedding_bag": _bags,
+    "aten::_grouped_mm": _groups,
+    "aten::_pad_packed_sequence": _batch_sizes,
+    "aten::ctc_loss": _labels,
+    "aten::embedding_bag": _bags,
+}
