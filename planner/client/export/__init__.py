@@ -1,10 +1,10 @@
 """Makes a graph and its weights from a module, or from a checkpoint. torch is loaded only once it is needed. The map:
 
 The order of steps          export, translate; passes, which make programs alike
-What torch captures         capture, with keyword_inputs, plain_weights, custom_functions and data_sizes; remedies, where
-                            it refuses
+What torch captures         capture, with keyword_inputs, plain_weights, custom_functions and data_sizes;
+                            remedies, where it refuses
 What it would forget        gradient_hooks, changed_states; unchanged, the module as it was before
-Is it the module?           compare, with example_runs and python_draws
+Is it the module?           compare, with example_runs and random_numbers
 The program as records      encode_nodes, encode_signature, encode_states; of these values, arguments, operators,
                             containers, dtypes, module_paths, regions
 Sizes                       symbols, symbol_names, roundings

@@ -19,6 +19,7 @@ from planner.client.export.keyword_inputs import named_keywords
 from planner.client.export.passes.named_states import use_named_states
 from planner.client.export.passes.written_out_attention import flex_attention_anywhere
 from planner.client.export.plain_weights import with_plain_weights
+from planner.client.export.random_numbers import python_draws, torch_draws
 from planner.client.export.remedies import line_that_asks, remedy, remedy_for_data
 from planner.client.export.unchanged import unchanged
 from planner.errors import UnsupportedModule
@@ -53,6 +54,8 @@ def capture(
             gradient_hooks(module, what, is_trained=is_trained) as hooks,
         ):
             with (
+                torch_draws((*module.parameters(), *module.buffers())),
+                python_draws(),
                 flex_attention_anywhere(),
                 unchanged(module),
                 named_keywords(module, kwargs),

@@ -17,7 +17,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from planner.client.export.python_draws import python_draws
+from planner.client.export.random_numbers import python_draws, torch_draws
 from planner.client.export.states import tensor_of
 from planner.client.export.unchanged import is_carried, unchanged
 
@@ -81,7 +81,7 @@ class Runs:
 
     @contextmanager
     def _from_one_seed(self) -> Iterator[None]:
-        with torch.random.fork_rng({tensor.device for tensor in self._tensors() if tensor.is_cuda}):
+        with torch_draws(self._tensors()):
             torch.manual_seed(_SEED)
             yield
 

@@ -318,14 +318,24 @@ def test_what_python_draws_for_nothing_is_not_told() -> None:
     assert told_by(Draws(body), FEATURES) == []
 
 
-def test_draws_of_the_caller_go_on_as_if_nothing_had_run() -> None:
-    module, body = Draws(lambda features: features * (random.random() + np.random.rand())), FEATURES
-    random.seed(3)
-    np.random.seed(3)
-    export(module, (body,), compare=False)
-    after_the_capture = random.random(), np.random.rand()
-    random.seed(3)
-    np.random.seed(3)
-    told_by(module, body)
+def test_numbers_of_the_caller_go_on_as_if_nothing_had_run() -> None:
+    def body(features: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(0)
+        return features * (random.random() + np.random.rand())
 
-    assert (random.random(), np.random.rand()) == after_the_capture
+    def drawn() -> tuple[Any, ...]:
+        return random.random(), np.random.rand(), float(torch.rand(()))
+
+    def seed() -> None:
+        random.seed(3)
+        np.random.seed(3)
+        torch.manual_seed(3)
+
+    seed()
+    expected = drawn()
+    seed()
+    export(Draws(body), (FEATURES,), compare=False)
+    assert drawn() == expected
+    seed()
+    told_by(Draws(body), FEATURES)
+    assert drawn() == expected

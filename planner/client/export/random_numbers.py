@@ -1,13 +1,21 @@
-"""Random numbers of Python and numpy, which no program draws again."""
+"""Random numbers, of torch, and of Python and numpy, which no program draws again: the caller's stay as they were."""
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import torch
+
+
+@contextmanager
+def torch_draws(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Afterwards torch's next numbers, on the CPU and where the tensors are, are those that they were."""
+    with torch.random.fork_rng({tensor.device for tensor in tensors if tensor.is_cuda}):
+        yield
 
 
 @contextmanager
