@@ -60,6 +60,11 @@ def _check_trainable(state: CapturedState, in_storage: list[CapturedState]) -> N
     """Each state is carried by itself, so a step on one would not be seen in another that lies in the same bytes."""
     for other in in_storage:
         is_tied = other is state or (state.tie_group and other.tie_group == state.tie_group)
+        if is_tied and other.tensor is not state.tensor and other.tensor.requires_grad:
+            raise UnsupportedModule(
+                f"{state.name!r} and {other.name!r}: two parameters over the same elements, which an optimizer would "
+                "step one after the other; tie them, as one parameter under both names, or give each its own tensor"
+            )
         if not is_tied and overlap(state.tensor, other.tensor):
             raise UnsupportedModule(
                 f"{state.name!r}: training writes it, and {other.name!r} is a different view of the same bytes; "

@@ -108,6 +108,22 @@ def test_states_that_overlap_are_not_trained() -> None:
     export(Overlapping().train().requires_grad_(False), (torch.ones(2, 4),))
 
 
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_two_parameters_over_the_same_elements_are_not_trained_as_one(requires_grad: bool) -> None:
+    """An optimizer has a state for each, and steps the elements twice; of one that is frozen it sees nothing."""
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).train()
+    module[1].weight = nn.Parameter(module[0].weight.detach(), requires_grad)
+    batch = (torch.ones(2, 4),)
+
+    if requires_grad:
+        with pytest.raises(
+            UnsupportedModule, match=r"'0.weight' and '1.weight': two parameters over the same elements"
+        ):
+            export(module, batch)
+    module[1].weight = module[0].weight if requires_grad else module[1].weight
+    assert [state.tie_group for state in export(module, batch).graph.states] == [1, 0, 1, 0]
+
+
 class Beside(nn.Module):
     """As recurrent layers lay out their weights for cuDNN."""
 
