@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.nn.modules.batchnorm import _BatchNorm
 
 # What configs of transformers call it.
 _NUMBERS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -77,6 +78,9 @@ def line_that_asks(error: Exception) -> str:
 
 def remedy_for_data(module: nn.Module) -> str:
     """Where a branch or a size depends on what a tensor holds."""
+    for name, part in module.named_modules():
+        if isinstance(part, _BatchNorm) and part.momentum is None and part.training:
+            return f"{name!r} averages over all batches so far (momentum=None), which torch counts: give it a momentum"
     config = getattr(module, "config", None)
     implementation = getattr(config, "_experts_implementation", None)
     has_experts = any(hasattr(config, name) for name in _NUMBERS_OF_EXPERTS)

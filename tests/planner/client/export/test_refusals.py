@@ -239,6 +239,14 @@ def test_tensors_that_torch_does_not_capture_name_what_to_give_instead(
         export(module, inputs)
 
 
+def test_a_norm_that_counts_its_batches_names_the_momentum() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None))
+
+    with pytest.raises(UnsupportedModule, match=r"'1' averages over all batches .*: give it a momentum"):
+        export(module.train(), (torch.ones(3, 4),))
+    export(module.eval(), (torch.ones(3, 4),))
+
+
 class Flexes(nn.Module):
     def forward(self, heads: torch.Tensor, block_mask: BlockMask) -> Any:
         return flex_attention(heads, heads, heads, block_mask=block_mask)
