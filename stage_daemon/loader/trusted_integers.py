@@ -45,9 +45,12 @@ def _labels(arguments: _Arguments) -> tuple[torch.Tensor, str]:
 
 
 def _bags(arguments: _Arguments) -> tuple[torch.Tensor, str]:
-    """Of offsets torch looks at the first and the last alone, and takes what lies between two for a length."""
+    """What lies between two offsets is taken for a length. At the first and the last torch looks itself on a CPU."""
     offsets, num_indices = arguments["offsets"], arguments["indices"].shape[0]
-    return _ascend(offsets) & (offsets <= num_indices).all(), f"offsets descend, or go beyond {num_indices} indices"
+    holds = _ascend(offsets)
+    if not offsets.is_cpu:
+        holds = holds & ((offsets >= 0) & (offsets <= num_indices)).all()
+    return holds, f"offsets descend, or are not from 0 to {num_indices}"
 
 
 def _groups(arguments: _Arguments) -> tuple[torch.Tensor, str] | None:

@@ -65,7 +65,7 @@ def test_what_lies_inside_is_computed_as_torch_does(name: str, overload: str, ar
 @pytest.mark.parametrize(
     ("name", "overload", "args", "why"),
     [
-        ("embedding_bag", "default", bags(0, -(10**9), 2), "offsets descend, or go beyond 4 indices"),
+        ("embedding_bag", "default", bags(0, -(10**9), 2), "offsets descend"),
         ("embedding_bag", "default", bags(0, 10**9, 2), "offsets descend"),
         ("embedding_bag", "padding_idx", (*bags(0, -5), False, 0, False, None, False, 1), "offsets descend"),
         ("_embedding_bag", "default", bags(0, -(10**9)), "offsets descend"),
