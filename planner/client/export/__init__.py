@@ -3,7 +3,7 @@
 The order of steps          export, translate; passes, which make programs alike
 What torch captures         capture, with keyword_inputs, plain_weights, custom_functions and data_sizes;
                             remedies, where it refuses
-What it would forget        gradient_hooks, changed_states; unchanged, the module as it was before
+What it would forget        gradient_hooks, inference_mode, changed_states; unchanged, the module as it was before
 Is it the module?           compare, with example_runs and random_numbers
 The program as records      encode_nodes, encode_signature, encode_states; of these values, arguments, operators,
                             containers, dtypes, module_paths, regions

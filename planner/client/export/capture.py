@@ -15,6 +15,7 @@ from planner.client.export.changed_states import changed_states
 from planner.client.export.custom_functions import custom_functions
 from planner.client.export.data_sizes import sizes_by_data
 from planner.client.export.gradient_hooks import gradient_hooks
+from planner.client.export.inference_mode import inference_mode_as_no_grad
 from planner.client.export.keyword_inputs import named_keywords
 from planner.client.export.passes.named_states import use_named_states
 from planner.client.export.passes.written_out_attention import flex_attention_anywhere
@@ -56,6 +57,7 @@ def capture(
             with (
                 torch_draws((*module.parameters(), *module.buffers())),
                 python_draws(),
+                inference_mode_as_no_grad(),
                 flex_attention_anywhere(),
                 unchanged(module),
                 named_keywords(module, kwargs),

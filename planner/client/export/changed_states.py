@@ -26,13 +26,18 @@ def changed_states(module: nn.Module, what: str, *, is_trained: bool, strict: bo
     Raises UnsupportedModule for such a one of the module itself, unless `strict`, and where a parameter is replaced or,
     in training, frozen or freed.
     """
-    before: list[_Part] = []
+    before: dict[nn.Module, _Part] = {}
 
     def begin(*_: Any) -> None:
-        before[:] = [_Part(what, name, part) for name, part in module.named_modules()]
+        before.update((part, _Part(what, name, part)) for name, part in module.named_modules())
+
+    def call(part: nn.Module, _: Any) -> None:
+        """What is frozen for one call alone, nothing tells of at the end."""
+        if part in before:
+            before[part].check_what_is_trained()
 
     def end(*_: Any) -> None:
-        for part in before:
+        for part in before.values():
             part.check_parameters()
             if is_trained:
                 part.check_what_is_trained()
@@ -41,7 +46,9 @@ def changed_states(module: nn.Module, what: str, *, is_trained: bool, strict: bo
             else:
                 part.write_buffers()
 
-    handles = module.register_forward_pre_hook(begin), module.register_forward_hook(end)
+    handles = [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
+    if is_trained and not strict:
+        handles += [part.register_forward_pre_hook(call) for part in module.modules()]
     try:
         yield
     finally:

@@ -23,6 +23,7 @@ from torch.autograd.function import Function, _SingleLevelFunction
 from torch.export import ExportedProgram
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.checkpoint import CheckpointFunction
 
 from planner.client.export.effects import draws_random
 from planner.client.export.storage import StorageRoots
@@ -106,6 +107,8 @@ def custom_functions(what: str, *, is_trained: bool) -> Iterator[CustomFunctions
     calls, exporting = CustomFunctions(what, is_trained=is_trained), threading.get_ident()
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if cls is CheckpointFunction:
+            return _checkpointed(*args)
         is_torchs = cls.__module__.startswith("torch.") and cls.__name__ != _OF_STRICT_CAPTURE
         if is_torchs or threading.get_ident() != exporting:
             return super(_SingleLevelFunction, cls).apply(*args, **kwargs)  # type: ignore[misc]
@@ -148,6 +151,15 @@ class _Context:
 
     def mark_dirty(self, *_: Any) -> None:
         raise UnsupportedModule(f"{self._where}, which writes its input in place; have it return a new tensor")
+
+
+def _checkpointed(function: Callable[..., Any], _: bool, *args: Any) -> Any:
+    """What torch.utils.checkpoint computes with use_reentrant=True: as ever, but for that there is no gradient where no
+    argument has one. Plans say themselves what is computed again."""
+    if any(isinstance(one, torch.Tensor) and one.requires_grad for one in args):
+        return function(*args)
+    with torch.no_grad():
+        return function(*args)
 
 
 class _Call:

@@ -69,6 +69,11 @@ def _declared_states(program: ExportedProgram) -> Iterator[tuple[str, StateKind,
     for spec in program.graph_signature.input_specs:
         if spec.kind is InputKind.USER_INPUT:
             continue
+        if isinstance(program.constants.get(str(spec.target)), torch.Generator):
+            raise UnsupportedModule(
+                "the forward draws from a torch.Generator, which no program holds: leave generator= out, and daemons "
+                "draw by the seed of the session or the training"
+            )
         if spec.kind not in _KINDS or spec.target is None:
             raise UnsupportedModule(
                 f"{spec.target or spec.arg.name!r}: a module that holds a {spec.kind.name.lower()} cannot be carried; "

@@ -132,3 +132,22 @@ def test_a_parameter_that_is_frozen_on_the_way_is_refused() -> None:
     with pytest.raises(UnsupportedModule, match=r"sets requires_grad of parameter 'parts\.0\.bias'.*set it before, or"):
         export(Below(Freezes(4, 4)).train(), (FEATURES,))
     assert export(Below(Freezes(4, 4)).eval(), (FEATURES,)).graph.nodes
+
+
+class FreezesForOneCall(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.judge, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        self.judge.requires_grad_(False)
+        judged = self.judge(features)
+        self.judge.requires_grad_(True)
+        out: torch.Tensor = self.last(judged)
+        return out
+
+
+def test_a_parameter_that_is_frozen_for_one_call_is_refused() -> None:
+    with pytest.raises(UnsupportedModule, match=r"sets requires_grad of parameter 'judge\.weight'"):
+        export(FreezesForOneCall().train(), (FEATURES,))
+    assert export(FreezesForOneCall().eval(), (FEATURES,)).graph.nodes

@@ -12,6 +12,7 @@ from torch import nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.export import Dim
+from torch.utils.checkpoint import checkpoint
 
 from planner.client.export import export
 from planner.errors import UnsupportedModule
@@ -161,6 +162,15 @@ def without_gradients(module: Calls, x: torch.Tensor) -> torch.Tensor:
     return x + fixed
 
 
+def in_inference_mode(module: Calls, x: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        fixed = module.first(x.detach())
+        with torch.inference_mode(False):
+            assert torch.is_grad_enabled()
+    assert torch.is_grad_enabled()
+    return x + fixed.clone()
+
+
 TRAINED: dict[str, Body] = {
     "its input": lambda module, x: Straight.apply(x).tanh(),
     "reversed": lambda module, x: Reversed.apply(Reversed.apply(x)) + Reversed.apply(x),
@@ -174,10 +184,16 @@ TRAINED: dict[str, Body] = {
     "autograd within": lambda module, x: AsksAutograd.apply(x),
     "autocast": under_autocast,
     "no_grad": without_gradients,
+    "inference_mode": in_inference_mode,
+    "checkpoint": lambda module, x: checkpoint(module.first, x.tanh(), use_reentrant=True),
+    "checkpoint of two": lambda module, x: checkpoint(torch.mul, x, x.tanh(), use_reentrant=False),
+    "checkpoint without a gradient": lambda module, x: x + checkpoint(module.first, x.detach(), use_reentrant=True),
 }
 
 
 @pytest.mark.slow
+# Of torch, where nothing of a checkpoint has a gradient.
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True")
 @pytest.mark.parametrize("name", TRAINED)
 def test_it_trains_as_the_module_does(name: str) -> None:
     assert trains_as(Calls(TRAINED[name]), {"features": FEATURES}) == "eager"

@@ -83,3 +83,29 @@ def test_tensors_take_hooks_again_afterwards() -> None:
     weight.sum().backward()
     assert weight.grad is not None
     assert weight.grad.tolist() == [3, 3]
+
+
+class SavesLess(nn.Module):
+    """What autograd keeps of its part, as `region` keeps it."""
+
+    def __init__(self, region: Callable[[], Any]) -> None:
+        super().__init__()
+        self.inner, self.region = nn.Linear(4, 4), region
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        with self.region():
+            out: torch.Tensor = self.inner(features).sigmoid()
+        return out
+
+
+def rounded() -> Any:
+    return torch.autograd.graph.saved_tensors_hooks(torch.Tensor.bfloat16, torch.Tensor.float)
+
+
+def test_what_changes_saved_tensors_is_refused_in_training() -> None:
+    with pytest.raises(UnsupportedModule, match="SavesLess: saved_tensors_hooks around a part of the forward"):
+        export(SavesLess(rounded).train(), (FEATURES,))
+    assert export(SavesLess(rounded).eval(), (FEATURES,)).graph.nodes
+    assert export(SavesLess(torch.autograd.graph.save_on_cpu).train(), (FEATURES,)).graph.nodes
+    with rounded():
+        pass

@@ -247,6 +247,14 @@ def test_a_norm_that_counts_its_batches_names_the_momentum() -> None:
     export(module.eval(), (torch.ones(3, 4),))
 
 
+GENERATOR = torch.Generator()
+
+
+def test_a_generator_of_the_forwards_own_is_told_to_be_left_out() -> None:
+    with pytest.raises(UnsupportedModule, match=r"draws from a torch.Generator, .* leave generator= out"):
+        export(Outer(lambda features: features + torch.rand(4, generator=GENERATOR)), (torch.ones(3, 4),))
+
+
 class Flexes(nn.Module):
     def forward(self, heads: torch.Tensor, block_mask: BlockMask) -> Any:
         return flex_attention(heads, heads, heads, block_mask=block_mask)
