@@ -75,7 +75,7 @@ def capture(
     except GuardOnDataDependentSymNode as error:
         raise UnsupportedModule(
             f"{what}: a branch or shape depends on what a tensor holds{line_that_asks(error)} ({_first_line(error)}); "
-            f"{remedy_for_data(module)}"
+            f"{remedy_for_data(error, module)}"
         ) from error
     except Exception as error:
         raise UnsupportedModule(

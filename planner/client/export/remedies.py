@@ -10,11 +10,16 @@ from typing import Any
 from torch import nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.rnn import PackedSequence
 
 # What configs of transformers call it.
 _NUMBERS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 NO_NESTED_TENSORS = (
     "torch.export captures no nested tensors: give padded tensors and a mask, or values and offsets as two plain ones"
+)
+_PADDED = (
+    "give recurrent layers padded batches, not packed sequences, whose steps are as many as data says, and mask what "
+    "is behind each length"
 )
 # Words of torch's messages about what torch.export does not capture.
 _NOT_CAPTURED = (
@@ -61,6 +66,8 @@ def remedy(error: Exception, module: nn.Module) -> str:
             f"the model returns a {cache[1]}, which grows from call to call; set use_cache=False, "
             "in its config or among the inputs"
         )
+    if _goes_through_a_packed_sequence(error):
+        return _PADDED
     for words, change in _NOT_CAPTURED:
         if words.search(str(error)):
             return change
@@ -76,8 +83,10 @@ def line_that_asks(error: Exception) -> str:
     return "" if line is None else f" at {PurePath(line[1]).name}:{line[2]} in {line[3]}, {line[4].strip()!r}"
 
 
-def remedy_for_data(module: nn.Module) -> str:
+def remedy_for_data(error: Exception, module: nn.Module) -> str:
     """Where a branch or a size depends on what a tensor holds."""
+    if _goes_through_a_packed_sequence(error):
+        return _PADDED
     for name, part in module.named_modules():
         if isinstance(part, _BatchNorm) and part.momentum is None and part.training:
             return f"{name!r} averages over all batches so far (momentum=None), which torch counts: give it a momentum"
@@ -105,14 +114,21 @@ def _lines_that_fix_a_size(error: Exception) -> Iterator[str]:
 
 def _shape_envs(error: BaseException) -> Iterator[ShapeEnv]:
     """Those in the frames that the error came through, each once."""
-    seen: dict[int, ShapeEnv] = {}
+    held = (value for variables in _variables(error) for value in variables.values() if isinstance(value, ShapeEnv))
+    yield from {id(value): value for value in held}.values()
+
+
+def _goes_through_a_packed_sequence(error: BaseException) -> bool:
+    """Recurrent layers keep what they were called with as `orig_input`."""
+    return any(isinstance(variables.get("orig_input"), PackedSequence) for variables in _variables(error))
+
+
+def _variables(error: BaseException) -> Iterator[dict[str, Any]]:
+    """Of each frame that the error, or one that it was raised from, came through."""
     raised: BaseException | None = error
     while raised is not None:
         traceback: Any = raised.__traceback__
         while traceback is not None:
-            for value in list(dict(traceback.tb_frame.f_locals).values()):
-                if isinstance(value, ShapeEnv):
-                    seen.setdefault(id(value), value)
+            yield dict(traceback.tb_frame.f_locals)
             traceback = traceback.tb_next
         raised = raised.__context__
-    yield from seen.values()

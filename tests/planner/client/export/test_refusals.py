@@ -16,6 +16,7 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.distributed import FileStore
 from torch.export import Dim
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from planner.client.export import export
 from planner.errors import GraphError, UnsupportedModule
@@ -245,6 +246,26 @@ def test_a_norm_that_counts_its_batches_names_the_momentum() -> None:
     with pytest.raises(UnsupportedModule, match=r"'1' averages over all batches .*: give it a momentum"):
         export(module.train(), (torch.ones(3, 4),))
     export(module.eval(), (torch.ones(3, 4),))
+
+
+class Packs(nn.Module):
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, features: torch.Tensor, state: torch.Tensor | None = None) -> torch.Tensor:
+        packed = pack_padded_sequence(features, torch.tensor([3, 1]), batch_first=True)
+        out: torch.Tensor = pad_packed_sequence(self.layer(packed, state)[0], batch_first=True)[0]
+        return out
+
+
+@pytest.mark.parametrize(
+    ("layer", "state"),
+    [(nn.LSTM(4, 4, batch_first=True), None), (nn.GRU(4, 4, batch_first=True), torch.zeros(1, 2, 4))],
+)
+def test_packed_sequences_name_padded_batches(layer: nn.RNNBase, state: Any) -> None:
+    with pytest.raises(UnsupportedModule, match="give recurrent layers padded batches, not packed sequences"):
+        export(Packs(layer), (torch.ones(2, 3, 4), state))
 
 
 GENERATOR = torch.Generator()
