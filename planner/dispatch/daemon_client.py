@@ -113,7 +113,7 @@ class DaemonClient:
         seconds = self.deadlines.connect_seconds
         await self._checked(self._stub.ConnectStages(request, timeout=seconds), "connecting", seconds)
 
-    async def release(self, deployment_id: str, generation: int, *, drain: bool, keep_states: bool = False) -> None:
+    async def release(self, deployment_id: str, generation: int, *, drain: bool, keep_states: bool) -> None:
         """A later generation stays; with `keep_states` the daemon has the weights at hand for it."""
         drain_seconds = self.deadlines.drain_seconds if drain else 0.0
         seconds = drain_seconds + self.deadlines.release_seconds

@@ -41,7 +41,7 @@ CALLS: dict[str, tuple[Call, str]] = {
     "profile": (profile, "profiling"),
     "rendezvous": (lambda client: client.open_rendezvous("dep-1", 7), "opening the rendezvous"),
     "connect": (lambda client: client.connect(CONNECT), "connecting"),
-    "release": (lambda client: client.release("dep-1", 1, drain=True), "letting go"),
+    "release": (lambda client: client.release("dep-1", 1, drain=True, keep_states=False), "letting go"),
     "status": (lambda client: client.status(), "asking its status"),
 }
 
@@ -81,7 +81,7 @@ async def test_what_calls_give(open_client: Callable[..., DaemonClient], daemons
 async def test_a_release_says_whether_and_how_long_to_drain(
     open_client: Callable[..., DaemonClient], daemons: dict[str, ScriptedDaemon], drain: bool, seconds: float
 ) -> None:
-    await open_client().release("dep-1", 1, drain=drain)
+    await open_client().release("dep-1", 1, drain=drain, keep_states=False)
     [release] = daemons["a"].releases
     assert (release.deployment_id, release.drain, release.drain_seconds) == ("dep-1", drain, seconds)
 
