@@ -20,7 +20,7 @@ from stage_daemon.loader.bounds import shown
 from stage_daemon.loader.higher_order import run_cond, run_custom_function
 from stage_daemon.loader.packed import float8_product, int4_product
 from stage_daemon.loader.scalars import SCALAR_FUNCTIONS
-from stage_daemon.loader.trusted_integers import with_checks
+from stage_daemon.loader.trusted_places import with_checks
 from stage_daemon.loader.vocabulary import rows
 
 OperatorKey = tuple[int, str, str]

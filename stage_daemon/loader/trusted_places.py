@@ -1,4 +1,5 @@
-"""Integers that torch's kernels trust to lie inside of what they index: looked at before the call.
+"""What torch's kernels trust: integers to lie inside of what they index, and a few floats to be finite. Looked at
+before the call.
 
 Whoever sends them could else read a worker's memory, write it, or end the worker. What does not hold is told as torch
 tells of an index: on a CPU the call raises, on a GPU a kernel looks and the stream waits for nothing.
@@ -19,7 +20,7 @@ _Check = Callable[[_Arguments], tuple[torch.Tensor, str] | None]
 
 
 def with_checks(name: str, function: Function, argument_names: Sequence[str]) -> Function:
-    """The operator `name`, which first looks at the integers that its kernels trust; itself where they trust none."""
+    """The operator `name`, which first looks at what its kernels trust; itself where they trust nothing."""
     check = _CHECKS.get(name)
     if check is None:
         return function
@@ -68,6 +69,20 @@ def _batch_sizes(arguments: _Arguments) -> tuple[torch.Tensor, str]:
     return _ascend(sizes.flip(0)) & (sizes >= 0).all(), "a batch size is below 0, or above the one before"
 
 
+def _grid(arguments: _Arguments) -> tuple[torch.Tensor, str] | None:
+    """Where places outside are moved inside, a CPU's kernels read at what becomes of one that is no number."""
+    grid = arguments["grid"]
+    is_linear, is_moved = arguments["interpolation_mode"] == 0, arguments["padding_mode"] != 0
+    if not (grid.is_cpu and is_linear and is_moved):
+        return None
+    return grid.isfinite().all(), "a place on the grid is not finite"
+
+
+def _matrix(arguments: _Arguments) -> tuple[torch.Tensor, str]:
+    """Which linalg_eig looks at itself."""
+    return arguments["self"].isfinite().all(), "an element of the matrix is not finite"
+
+
 def _ascend(numbers: torch.Tensor) -> torch.Tensor:
     return (numbers[1:] >= numbers[:-1]).all()
 
@@ -78,4 +93,7 @@ _CHECKS: Mapping[str, _Check] = {
     "aten::_pad_packed_sequence": _batch_sizes,
     "aten::ctc_loss": _labels,
     "aten::embedding_bag": _bags,
+    "aten::grid_sampler": _grid,
+    "aten::grid_sampler_2d": _grid,
+    "aten::linalg_eigvals": _matrix,
 }
