@@ -8,6 +8,9 @@ Or it counts its calls in an attribute, to cool a temperature down, or leaves a 
 say. What stood in the attribute when it was captured, or was drawn then, is in the program for ever, and a training
 goes on with the first step's temperature.
 
+In training, too, gradients of both are compared: what a forward does to autograd by other means than operators, as
+torch.utils.checkpoint does, torch.export leaves out.
+
 Both run once from one seed, so that torch's random numbers are the same, and again where they differ: what does not
 agree with itself is left alone. A module that changed an attribute or drew Python's numbers is called again and again,
 with nothing put back but what programs hold as well. What cannot be compared is left alone, and a forward that raises
@@ -45,7 +48,11 @@ def difference_of_numbers(
         with runs.of_module() as calls:
             given = calls.run()
             causes = _Causes(kept=calls.changed(), are_drawn=calls.are_drawn())
-        return _between_calls(runs, causes, rounding) or _of_program(runs, given, rounding)
+        return (
+            _between_calls(runs, causes, rounding)
+            or _of_program(runs, given, rounding)
+            or _of_gradients(runs, rounding)
+        )
     except Exception:
         # The export itself is right without: what runs only under torch.export cannot be compared.
         return ""
@@ -81,6 +88,41 @@ def _of_program(runs: Runs, given: Outputs, rounding: float) -> str:
         'attention masks, and agree with attn_implementation="eager". Or it sets the seed of random numbers, which no '
         f"program does. {_WITHOUT}"
     )
+
+
+def _of_gradients(runs: Runs, rounding: float) -> str:
+    if not runs.have_gradients:
+        return ""
+    given = runs.gradients_of_module()
+    farthest = _farthest_gradient(given, runs.gradients_of_program(), rounding)
+    if farthest is None or _farthest_gradient(given, runs.gradients_of_module(), rounding):
+        return ""
+    name, difference, largest = farthest
+    return (
+        f"{runs.name}: on the example inputs, what torch.export captured is trained otherwise than the module: the "
+        f"gradient of {name} is off by {difference:.2g}, its largest value being {largest:.2g}. Somewhere the forward "
+        f"changes what autograd does, and torch.export does not capture it. {_WITHOUT}"
+    )
+
+
+def _farthest_gradient(given: Outputs, other: Outputs, rounding: float) -> tuple[str, float, float] | None:
+    """As of outputs; gradients that are next to nothing beside others are nothing but roundings."""
+    pairs = [
+        (name, torch.zeros_like(two) if one is None else one, torch.zeros_like(one) if two is None else two)
+        for (name, one), (_, two) in zip(given, other, strict=True)
+        if one is not None or two is not None
+    ]
+    apart = {name: _difference(one, two) for name, one, two in pairs}
+    least = rounding * max((largest for _, largest in apart.values()), default=0.0)
+    beyond = [
+        (difference / max(largest, least), name, difference, largest)
+        for name, (difference, largest) in apart.items()
+        if difference > rounding * max(largest, least)
+    ]
+    if not beyond:
+        return None
+    _, name, difference, largest = max(beyond)
+    return name, difference, largest
 
 
 def _between_calls(runs: Runs, causes: _Causes, rounding: float) -> str:

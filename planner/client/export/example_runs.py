@@ -1,12 +1,12 @@
 """Runs a module, and what was captured of it, on the example inputs, and leaves all as it was.
 
-Autograd is on, as `export` promises, and keeps nothing for a backward pass that never comes. Each run begins from one
+Autograd is on, as `export` promises; where no backward pass comes, it keeps nothing for one. Each run begins from one
 seed of torch's random numbers, and takes none of the caller's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +17,15 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
+from planner.client.export.custom_functions import CUSTOM_FUNCTION
+from planner.client.export.passes.flatten_regions import written_inputs
 from planner.client.export.random_numbers import python_draws, torch_draws
 from planner.client.export.states import tensor_of
 from planner.client.export.unchanged import is_carried, unchanged
 
 _MAX_BUFFER_BYTES = 1 << 30
+# Of parameters that are trained: two gradients of each are there at once.
+_MAX_TRAINED_BYTES = 1 << 32
 _STATES = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 # None that a forward sets itself: programs do not, and would draw the same from it all the same.
 _SEED = 1_839_402_167
@@ -60,24 +64,97 @@ class Runs:
             yield ModuleRuns(run=self._run_module, changed=changed, are_drawn=are_drawn)
 
     def of_program(self) -> Outputs:
-        leaves = iter(pytree.tree_leaves(_cloned((self.args, dict(self.kwargs)))))
+        inputs, _ = self._program_inputs()
+        with self._from_one_seed(), _without_saved_tensors():
+            outputs = self._run_program(inputs)
+        return [("", _still(leaf)) for leaf in outputs]
+
+    @property
+    def have_gradients(self) -> bool:
+        """Where custom functions are called, the program as it is run here has none of theirs."""
+        calls = (node.target for part in _parts(self.program.graph_module) for node in part.graph.nodes)
+        trained = sum(one.numel() * one.element_size() for one in self._trained().values())
+        return self.module.training and 0 < trained <= _MAX_TRAINED_BYTES and CUSTOM_FUNCTION not in calls
+
+    def gradients_of_module(self) -> Outputs:
+        """By parameter, of a sum of all outputs in which no two weigh the same."""
+        args, kwargs = _cloned((self.args, dict(self.kwargs)))
+        trained = self._trained()
+        with (
+            unchanged(self.module),
+            python_draws(),
+            self._contents_put_back(),
+            self._from_one_seed(),
+            torch.enable_grad(),
+            _own_gradients(trained.values()),
+        ):
+            return _gradients(pytree.tree_leaves(self.module(*args, **kwargs)), trained)
+
+    def gradients_of_program(self) -> Outputs:
+        inputs, states = self._program_inputs()
+        trained = {name: states[name] for name in self._trained() if name in states}
+        with self._from_one_seed(), torch.enable_grad(), _own_gradients(trained.values()):
+            gradients = dict(_gradients(self._run_program(inputs), trained))
+        return [(name, gradients.get(name)) for name in self._trained()]
+
+    def _trained(self) -> dict[str, torch.Tensor]:
+        return {name: one for name, one in self.module.named_parameters() if one.requires_grad}
+
+    def _run_program(self, inputs: Sequence[Any]) -> Any:
+        return fx.Interpreter(self.program.graph_module).run(*inputs, enable_io_processing=False)
+
+    def _program_inputs(self) -> tuple[list[Any], dict[str, torch.Tensor]]:
+        """All that the program takes, and the states among it by name: those that it writes are copies."""
+        leaves, written = iter(pytree.tree_leaves(_cloned((self.args, dict(self.kwargs))))), self._written
+        copies: dict[int, torch.Tensor] = {}
+        states: dict[str, torch.Tensor] = {}
         inputs = []
         for spec in self.program.graph_signature.input_specs:
             if spec.kind is InputKind.USER_INPUT:
                 inputs.append(next(leaves))
                 continue
             state = tensor_of(self.program, spec)
-            inputs.append(state if spec.kind is InputKind.PARAMETER else state.clone())
-        with self._from_one_seed(), _without_saved_tensors():
-            outputs = fx.Interpreter(self.program.graph_module).run(*inputs, enable_io_processing=False)
-        return [("", _still(leaf)) for leaf in outputs]
+            if spec.kind is not InputKind.PARAMETER or spec.arg.name in written:
+                state = copies.setdefault(id(state), _cloned(state))
+            states[str(spec.target)] = state
+            inputs.append(state)
+        return inputs, states
+
+    @property
+    def _written(self) -> dict[str, torch.Tensor]:
+        """The module's parameters that its forward writes, by what stands for each in the program."""
+        written = {node.name for node in written_inputs(self.program.graph_module)}
+        return {
+            spec.arg.name: tensor_of(self.program, spec)
+            for spec in self.program.graph_signature.input_specs
+            if spec.kind is InputKind.PARAMETER and spec.arg.name in written
+        }
 
     def _run_module(self) -> Outputs:
         args, kwargs = _cloned((self.args, dict(self.kwargs)))
-        with _contents_put_back(self.module), self._from_one_seed(), _without_saved_tensors():
+        with self._contents_put_back(), self._from_one_seed(), _without_saved_tensors():
             outputs = self.module(*args, **kwargs)
         leaves = pytree.tree_flatten_with_path(outputs)[0]
         return [(f"output{pytree.keystr(path)}", _still(leaf)) for path, leaf in leaves]
+
+    @contextmanager
+    def _contents_put_back(self) -> Iterator[None]:
+        """Leaves the module its buffers, and in them, and in parameters that its forward writes, what was in them."""
+        places = [(part, name, buffer) for part in self.module.modules() for name, buffer in part._buffers.items()]
+        tensors = (*(buffer for buffer in self.module.buffers() if buffer.grad_fn is None), *self._written.values())
+        contents = [(tensor, tensor.detach().clone()) for tensor in tensors]
+        try:
+            yield
+        finally:
+            for part, name, buffer in places:
+                if is_carried(part._buffers.get(name), buffer):
+                    part._buffers[name] = buffer
+            for tensor, content in contents:
+                if tensor.grad_fn is not None:
+                    tensor.detach_()
+                if not torch.equal(tensor, content):
+                    with torch.no_grad():
+                        tensor.copy_(content)
 
     @contextmanager
     def _from_one_seed(self) -> Iterator[None]:
@@ -108,27 +185,38 @@ def _cloned(inputs: Any) -> Any:
     )
 
 
-def _still(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+def _parts(module: fx.GraphModule) -> Iterator[fx.GraphModule]:
+    yield from (part for part in module.modules() if isinstance(part, fx.GraphModule))
+
+
+def _gradients(outputs: Iterable[Any], trained: Mapping[str, torch.Tensor]) -> Outputs:
+    """None where there is none. Leaves the parameters with them."""
+    sums = [_weighed(leaf) for leaf in outputs if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    if sums:
+        torch.stack(sums).sum().backward()  # type: ignore[no-untyped-call]
+    return [(name, parameter.grad) for name, parameter in trained.items()]
+
+
+def _weighed(output: torch.Tensor) -> torch.Tensor:
+    numbers = (torch.view_as_real(output) if output.is_complex() else output).double().reshape(-1)
+    return numbers @ torch.arange(numbers.numel(), dtype=torch.float64, device=output.device).cos()
 
 
 @contextmanager
-def _contents_put_back(module: nn.Module) -> Iterator[None]:
-    """Leaves a module its buffers, and in them what was in them."""
-    places = [(part, name, buffer) for part in module.modules() for name, buffer in part._buffers.items()]
-    contents = [(buffer, buffer.detach().clone()) for buffer in module.buffers() if buffer.grad_fn is None]
+def _own_gradients(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Meanwhile parameters have none but those that come; afterwards those that they had."""
+    before = [(parameter, parameter.grad) for parameter in parameters]
+    for parameter, _ in before:
+        parameter.grad = None
     try:
         yield
     finally:
-        for part, name, buffer in places:
-            if is_carried(part._buffers.get(name), buffer):
-                part._buffers[name] = buffer
-        for buffer, content in contents:
-            if buffer.grad_fn is not None:
-                buffer.detach_()
-            if not torch.equal(buffer, content):
-                with torch.no_grad():
-                    buffer.copy_(content)
+        for parameter, gradient in before:
+            parameter.grad = gradient
+
+
+def _still(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
 @contextmanager

@@ -339,3 +339,74 @@ def test_numbers_of_the_caller_go_on_as_if_nothing_had_run() -> None:
     seed()
     told_by(Draws(body), FEATURES)
     assert drawn() == expected
+
+
+class Detaches(nn.Module):
+    """Gives the same where it is captured, and stops gradients there."""
+
+    def __init__(self, finish: Any = torch.softmax) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.finish = finish
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(features)
+        out: torch.Tensor = self.finish(self.last(hidden.detach() if torch.compiler.is_exporting() else hidden), -1)
+        return out
+
+
+def test_in_training_it_names_the_gradient_that_is_off() -> None:
+    module = Detaches().train()
+    module.last.bias.grad, before = torch.ones(4), {name: one.clone() for name, one in module.state_dict().items()}
+
+    (told,) = told_by(module, FEATURES)
+
+    assert "Detaches: on the example inputs, what torch.export captured is trained otherwise than the module" in told
+    assert "the gradient of first." in told
+    assert told_by(module.eval(), FEATURES) == []
+    assert told_by(module.train().requires_grad_(False), FEATURES) == []
+    assert module.first.weight.grad is None
+    assert torch.equal(module.last.bias.grad, torch.ones(4))
+    assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())
+
+
+def test_gradients_of_nothing_but_roundings_are_the_same() -> None:
+    """Of a bias before a norm, which takes it away again."""
+
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+        def forward(self, features: torch.Tensor) -> Any:
+            linear = self.linear
+            exporting = torch.compiler.is_exporting()
+            hidden = linear(features) if exporting else (linear.weight @ features.t()).t() + linear.bias
+            return self.norm(hidden)
+
+    assert told_by(Normed().train(), FEATURES) == []
+
+
+class Averages(nn.Module):
+    """A teacher of parameters that follow those of what it teaches, in a region of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student, self.teacher = nn.Linear(4, 4), nn.Linear(4, 4).requires_grad_(False)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            for one, other in zip(self.student.parameters(), self.teacher.parameters(), strict=True):
+                other.mul_(0.9).add_(one, alpha=0.1)
+        out: torch.Tensor = self.student(features) - self.teacher(features)
+        return out
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_parameters_that_a_forward_writes_are_as_they_were(training: bool) -> None:
+    module = Averages().train(training)
+    before = {name: one.clone() for name, one in module.state_dict().items()}
+
+    assert told_by(module, FEATURES) == []
+
+    assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())
