@@ -281,3 +281,11 @@ async def test_the_copy_of_a_stage_is_told_whoever_reports(world: World) -> None
     failure = (await world.until(FAILED))[-1].failure
     assert failure is not None
     assert failure.metadata == {"seconds": "10", "copy": "1"}
+
+
+async def test_a_stage_without_copies_has_none_to_tell(world: World) -> None:
+    two = (placement(0, "a"), placement(0, "b"), placement(1, "c"))
+    world.driver.deployment = replace(world.driver.deployment, stages=two)
+    died = Failure(reason="WORKER_DIED", message="killed")
+    told = [world.driver.broken(died, device).failure for device in ("a", "b", "c")]
+    assert [failure.metadata.get("copy") for failure in told] == ["0", "1", None]

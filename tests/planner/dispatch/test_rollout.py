@@ -311,6 +311,13 @@ def test_a_deployment_is_taken_up_where_it_stands() -> None:
     assert taken == Rollout(deployment_id="dep-1", device_ids=("b", "a"), state=READY, failure=DEAD_WORKER)
 
 
+@pytest.mark.parametrize(("generation", "state", "recoveries"), [(1, LOADING, 0), (2, READY, 0), (3, LOADING, 1)])
+def test_one_that_is_taken_up_while_it_recovers_has_begun_to(
+    generation: int, state: DeploymentState, recoveries: int
+) -> None:
+    assert rollout_of(deployment(state=state, generation=generation)).recoveries == recoveries
+
+
 @pytest.mark.parametrize(
     ("failure", "indirect"),
     [
