@@ -81,12 +81,17 @@ def _of_program(runs: Runs, given: Outputs, rounding: float) -> str:
     if _farthest(given, again, rounding) or _farthest(made, runs.of_program(), rounding):
         return ""
     name, difference, largest = farthest
+    cause = (
+        "Somewhere the forward writes it in a way that torch.export does not capture."
+        if name.startswith("buffer")
+        else "Somewhere the forward asks whether it is being captured: models of transformers do where they build "
+        'attention masks, and agree with attn_implementation="eager". Or it sets the seed of random numbers, which no '
+        "program does."
+    )
     return (
         f"{runs.name}: on the example inputs, what torch.export captured gives other numbers than the "
         f"module: {name} is off by {difference:.2g}, its largest value being {largest:.2g}. Daemons run what was "
-        "captured. Somewhere the forward asks whether it is being captured: models of transformers do where they build "
-        'attention masks, and agree with attn_implementation="eager". Or it sets the seed of random numbers, which no '
-        f"program does. {_WITHOUT}"
+        f"captured. {cause} {_WITHOUT}"
     )
 
 

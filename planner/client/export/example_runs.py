@@ -29,7 +29,7 @@ _MAX_TRAINED_BYTES = 1 << 32
 _STATES = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 # None that a forward sets itself: programs do not, and would draw the same from it all the same.
 _SEED = 1_839_402_167
-# Each by its place.
+# Each by its place; behind a module's outputs, what its call has left in its buffers.
 Outputs = list[tuple[str, Any]]
 
 
@@ -64,10 +64,11 @@ class Runs:
             yield ModuleRuns(run=self._run_module, changed=changed, are_drawn=are_drawn)
 
     def of_program(self) -> Outputs:
-        inputs, _ = self._program_inputs()
+        inputs, states = self._program_inputs()
         with self._from_one_seed(), _without_saved_tensors():
             outputs = self._run_program(inputs)
-        return [("", _still(leaf)) for leaf in outputs]
+        buffers = {name: states.get(id(buffer), buffer) for name, buffer in self._buffers().items()}
+        return [*(("", _still(leaf)) for leaf in outputs), *_contents(buffers)]
 
     @property
     def have_gradients(self) -> bool:
@@ -92,32 +93,33 @@ class Runs:
 
     def gradients_of_program(self) -> Outputs:
         inputs, states = self._program_inputs()
-        trained = {name: states[name] for name in self._trained() if name in states}
+        trained = {name: states[id(one)] for name, one in self._trained().items()}
         with self._from_one_seed(), torch.enable_grad(), _own_gradients(trained.values()):
-            gradients = dict(_gradients(self._run_program(inputs), trained))
-        return [(name, gradients.get(name)) for name in self._trained()]
+            return _gradients(self._run_program(inputs), trained)
 
     def _trained(self) -> dict[str, torch.Tensor]:
-        return {name: one for name, one in self.module.named_parameters() if one.requires_grad}
+        """All but those that are captured as others are, such as plain tensors in the place of quantised ones."""
+        specs = self.program.graph_signature.input_specs
+        captured = {id(tensor_of(self.program, spec)) for spec in specs if spec.kind is InputKind.PARAMETER}
+        trained = self.module.named_parameters()
+        return {name: one for name, one in trained if one.requires_grad and id(one) in captured}
 
     def _run_program(self, inputs: Sequence[Any]) -> Any:
         return fx.Interpreter(self.program.graph_module).run(*inputs, enable_io_processing=False)
 
-    def _program_inputs(self) -> tuple[list[Any], dict[str, torch.Tensor]]:
-        """All that the program takes, and the states among it by name: those that it writes are copies."""
+    def _program_inputs(self) -> tuple[list[Any], dict[int, torch.Tensor]]:
+        """All that the program takes, and what stands there for each of the module's tensors, by its id: for those that
+        the program may write, copies."""
         leaves, written = iter(pytree.tree_leaves(_cloned((self.args, dict(self.kwargs))))), self._written
-        copies: dict[int, torch.Tensor] = {}
-        states: dict[str, torch.Tensor] = {}
+        states: dict[int, torch.Tensor] = {}
         inputs = []
         for spec in self.program.graph_signature.input_specs:
             if spec.kind is InputKind.USER_INPUT:
                 inputs.append(next(leaves))
                 continue
             state = tensor_of(self.program, spec)
-            if spec.kind is not InputKind.PARAMETER or spec.arg.name in written:
-                state = copies.setdefault(id(state), _cloned(state))
-            states[str(spec.target)] = state
-            inputs.append(state)
+            is_copied = spec.kind is not InputKind.PARAMETER or spec.arg.name in written
+            inputs.append(states.setdefault(id(state), _cloned(state) if is_copied else state))
         return inputs, states
 
     @property
@@ -132,10 +134,18 @@ class Runs:
 
     def _run_module(self) -> Outputs:
         args, kwargs = _cloned((self.args, dict(self.kwargs)))
+        before = self._buffers()
         with self._contents_put_back(), self._from_one_seed(), _without_saved_tensors():
             outputs = self.module(*args, **kwargs)
+            after = self._buffers()
+            # One of another shape is for the call alone.
+            left = {name: after[name] if is_carried(after.get(name), one) else None for name, one in before.items()}
+            buffers = _contents(left)
         leaves = pytree.tree_flatten_with_path(outputs)[0]
-        return [(f"output{pytree.keystr(path)}", _still(leaf)) for path, leaf in leaves]
+        return [*((f"output{pytree.keystr(path)}", _still(leaf)) for path, leaf in leaves), *buffers]
+
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        return dict(self.module.named_buffers(remove_duplicate=False))
 
     @contextmanager
     def _contents_put_back(self) -> Iterator[None]:
@@ -213,6 +223,17 @@ def _own_gradients(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
     finally:
         for parameter, gradient in before:
             parameter.grad = gradient
+
+
+def _contents(buffers: Mapping[str, torch.Tensor | None]) -> Outputs:
+    return [(f"buffer {name!r}", None if one is None else _content(one)) for name, one in buffers.items()]
+
+
+def _content(buffer: torch.Tensor) -> torch.Tensor | None:
+    """Of integers single ones alone, which count: others may be indices that depend on roundings."""
+    if buffer.is_floating_point() or buffer.is_complex():
+        return buffer.detach().clone()
+    return buffer.double() if buffer.numel() == 1 else None
 
 
 def _still(leaf: Any) -> Any:

@@ -410,3 +410,31 @@ def test_parameters_that_a_forward_writes_are_as_they_were(training: bool) -> No
     assert told_by(module, FEATURES) == []
 
     assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())
+
+
+class ForgetsToCount(nn.Module):
+    def __init__(self, *, counts: bool) -> None:
+        super().__init__()
+        self.counts = counts
+        self.calls, self.mean = nn.Buffer(torch.tensor(3)), nn.Buffer(torch.ones(4))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_exporting():
+            (self.calls if self.counts else self.mean).add_(1)
+        return 2 * features
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("counts", [False, True])
+def test_it_names_the_buffer_that_a_call_leaves_otherwise(counts: bool, training: bool) -> None:
+    module = ForgetsToCount(counts=counts).train(training)
+
+    (told,) = told_by(module, FEATURES)
+
+    name = (
+        "'calls' is off by 1, its largest value being 4" if counts else "'mean' is off by 1, its largest value being 2"
+    )
+    assert f"buffer {name}" in told
+    assert "Somewhere the forward writes it in a way that torch.export does not capture" in told
+    assert int(module.calls) == 3
+    assert torch.equal(module.mean, torch.ones(4))
