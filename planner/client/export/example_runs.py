@@ -24,7 +24,7 @@ from planner.client.export.states import tensor_of
 from planner.client.export.unchanged import is_carried, unchanged
 
 _MAX_BUFFER_BYTES = 1 << 30
-# Of parameters that are trained: two gradients of each are there at once.
+# Of parameters that are trained and of all that operators make, which a backward pass keeps at most.
 _MAX_TRAINED_BYTES = 1 << 32
 _STATES = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 # None that a forward sets itself: programs do not, and would draw the same from it all the same.
@@ -51,7 +51,7 @@ class Runs:
             return False
         if any(tensor.is_meta for tensor in self._tensors()):
             return False
-        return sum(buffer.numel() * buffer.element_size() for buffer in self.module.buffers()) <= _MAX_BUFFER_BYTES
+        return sum(map(_num_bytes, self.module.buffers())) <= _MAX_BUFFER_BYTES
 
     @property
     def name(self) -> str:
@@ -72,10 +72,15 @@ class Runs:
 
     @property
     def have_gradients(self) -> bool:
-        """Where custom functions are called, the program as it is run here has none of theirs."""
-        calls = (node.target for part in _parts(self.program.graph_module) for node in part.graph.nodes)
-        trained = sum(one.numel() * one.element_size() for one in self._trained().values())
-        return self.module.training and 0 < trained <= _MAX_TRAINED_BYTES and CUSTOM_FUNCTION not in calls
+        """None are taken where they would need much memory, nor where custom functions are called: the program as it is
+        run here has none of theirs."""
+        parts = (part for part in self.program.graph_module.modules() if isinstance(part, fx.GraphModule))
+        calls = [node for part in parts for node in part.graph.nodes if node.op == "call_function"]
+        trained = self._trained().values()
+        if not (self.module.training and trained) or any(node.target is CUSTOM_FUNCTION for node in calls):
+            return False
+        made = (leaf for node in calls for leaf in pytree.tree_leaves(node.meta.get("val")))
+        return sum(map(_num_bytes, (*trained, *made))) <= _MAX_TRAINED_BYTES
 
     def gradients_of_module(self) -> Outputs:
         """By parameter, of a sum of all outputs in which no two weigh the same."""
@@ -195,8 +200,12 @@ def _cloned(inputs: Any) -> Any:
     )
 
 
-def _parts(module: fx.GraphModule) -> Iterator[fx.GraphModule]:
-    yield from (part for part in module.modules() if isinstance(part, fx.GraphModule))
+def _num_bytes(tensor: Any) -> int:
+    """At the example's sizes; nothing where only data tells."""
+    if not isinstance(tensor, torch.Tensor):
+        return 0
+    elements: Any = tensor.numel()
+    return (elements if isinstance(elements, int) else elements.node.hint or 0) * tensor.itemsize
 
 
 def _gradients(outputs: Iterable[Any], trained: Mapping[str, torch.Tensor]) -> Outputs:
@@ -208,8 +217,11 @@ def _gradients(outputs: Iterable[Any], trained: Mapping[str, torch.Tensor]) -> O
 
 
 def _weighed(output: torch.Tensor) -> torch.Tensor:
-    numbers = (torch.view_as_real(output) if output.is_complex() else output).double().reshape(-1)
-    return numbers @ torch.arange(numbers.numel(), dtype=torch.float64, device=output.device).cos()
+    """Dimension by dimension, so that nothing as large as the output is made."""
+    numbers = torch.view_as_real(output) if output.is_complex() else output
+    while numbers.dim():
+        numbers = numbers @ torch.arange(numbers.shape[-1], device=numbers.device).cos().to(numbers.dtype)
+    return numbers.double()
 
 
 @contextmanager

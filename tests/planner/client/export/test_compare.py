@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
 
-from planner.client.export import export
+from planner.client.export import example_runs, export
 from planner.errors import PlannerWarning
 
 FEATURES = torch.linspace(-1.0, 1.0, 12).reshape(3, 4)
@@ -30,10 +31,10 @@ class Asks(nn.Module):
         return {"same": hidden, "logits": hidden * (self.factor if torch.compiler.is_exporting() else 1.0)}
 
 
-def told_by(module: nn.Module, *args: torch.Tensor, compare: bool = True) -> list[str]:
+def told_by(module: nn.Module, *args: torch.Tensor, compare: bool = True, dynamic_shapes: Any = None) -> list[str]:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        export(module, args, compare=compare)
+        export(module, args, compare=compare, dynamic_shapes=dynamic_shapes)
     return [str(one.message) for one in told if issubclass(one.category, PlannerWarning)]
 
 
@@ -368,6 +369,17 @@ def test_in_training_it_names_the_gradient_that_is_off() -> None:
     assert module.first.weight.grad is None
     assert torch.equal(module.last.bias.grad, torch.ones(4))
     assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())
+
+
+@pytest.mark.parametrize(("most_bytes", "is_told"), [(351, False), (352, True)])
+def test_gradients_that_would_need_much_memory_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch, most_bytes: int, is_told: bool
+) -> None:
+    """Two layers of 80 bytes each, and what four calls make of three rows, as many as the example has: 48 each."""
+    monkeypatch.setattr(example_runs, "_MAX_TRAINED_BYTES", most_bytes)
+    module = Detaches().train()
+
+    assert bool(told_by(module, FEATURES, dynamic_shapes=({0: Dim("rows", max=1 << 30)},))) == is_told
 
 
 def test_gradients_of_nothing_but_roundings_are_the_same() -> None:
