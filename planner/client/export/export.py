@@ -36,7 +36,7 @@ def export(
     return translate(
         module,
         args,
-        dict(kwargs or {}),
+        {} if kwargs is None else kwargs,
         dynamic_shapes=dynamic_shapes,
         name=name,
         strict=strict,

@@ -43,14 +43,15 @@ from planner.graph.ir import Graph
 def translate(
     module: nn.Module,
     args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, Any],
     *,
     dynamic_shapes: Any,
     name: str | None,
     strict: bool,
     compare: bool,
 ) -> ExportedModel:
-    _check_call(module, args)
+    _check_call(module, args, kwargs)
+    kwargs = dict(kwargs)
     for index, leaf in enumerate(tree_leaves((args, kwargs))):
         if isinstance(leaf, torch.Tensor):
             check_tensor(leaf, f"input {index}")
@@ -91,7 +92,7 @@ def translate(
     return ExportedModel(graph=graph, tensors=_stored(states))
 
 
-def _check_call(module: Any, args: Any) -> None:
+def _check_call(module: Any, args: Any, kwargs: Any) -> None:
     if isinstance(module, ExportedProgram):
         raise UnsupportedModule("got torch.export's program, needed a torch.nn.Module: give what its .module() returns")
     if not isinstance(module, nn.Module):
@@ -100,6 +101,8 @@ def _check_call(module: Any, args: Any) -> None:
         raise UnsupportedModule(f"got {got}, needed a torch.nn.Module: have a module's forward call it")
     if not isinstance(args, tuple):
         raise UnsupportedModule(f"got a {type(args).__name__} for args, needed a tuple: (x,) for one example input x")
+    if not isinstance(kwargs, Mapping):
+        raise UnsupportedModule(f"got a {type(kwargs).__name__} for kwargs, needed a dict of example inputs by name")
 
 
 def canonicalise(module: fx.GraphModule, constants: Mapping[str, torch.Tensor]) -> None:

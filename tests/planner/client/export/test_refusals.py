@@ -340,6 +340,11 @@ def test_what_is_given_in_place_of_a_module_and_its_inputs(module: Any, args: An
         export(module, args)
 
 
+def test_inputs_by_name_are_a_dict() -> None:
+    with pytest.raises(UnsupportedModule, match="got a list for kwargs, needed a dict of example inputs by name"):
+        export(nn.Linear(4, 4), (), [torch.ones(3, 4)])  # type: ignore[arg-type]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_what_torch_made_of_a_module() -> None:
