@@ -6,7 +6,7 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +29,15 @@ def export_from_factory(target: str, name: str | None, *, compare: bool = True) 
 
 def call_factory(target: str) -> Any:
     """What package.module:callable returns. Raises InvalidArgument, saying why, where it cannot be called."""
+    factory = callable_at(target)
+    try:
+        return factory()
+    except Exception as error:
+        raise InvalidArgument(f"{target} raised {type(error).__name__}: {error}") from error
+
+
+def callable_at(target: str) -> Callable[..., Any]:
+    """package.module:callable itself. Raises InvalidArgument where there is none."""
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         raise InvalidArgument(f"{target!r} is neither a path nor package.module:factory")
@@ -41,10 +50,7 @@ def call_factory(target: str) -> Any:
         raise InvalidArgument(f"{target}: cannot import {module_name}: {error}") from error
     if not callable(factory):
         raise InvalidArgument(f"{target}: {module_name} has no callable {attribute!r}")
-    try:
-        return factory()
-    except Exception as error:
-        raise InvalidArgument(f"{target} raised {type(error).__name__}: {error}") from error
+    return factory  # type: ignore[no-any-return]
 
 
 @contextmanager

@@ -140,7 +140,7 @@ def test_the_command_trains_writes_the_weights_and_goes_on(
     target = tmp_path / "weights.safetensors"
     command = ["train", "examples.tiny_gpt:build", "--data", "examples.tiny_gpt:batches", "--steps", "6", "--seed", "s"]
     command += ["--optimizer", "adamw:lr=0.003", "--microbatches", "4", "--cosine", "1", "--out", str(target)]
-    command += ["--run", "command", "--every", "4"]
+    command += ["--run", "command", "--every", "4", "--reduction", "tests.builders.tokens:num_tokens"]
 
     def call(*arguments: str) -> tuple[int | str | None, str, str]:
         with pytest.raises(SystemExit) as ended:

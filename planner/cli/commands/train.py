@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 
-from planner.cli.factory import call_factory, export_from_factory
+from planner.cli.factory import call_factory, callable_at, export_from_factory
 from planner.cli.options import OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit
 from planner.cli.plan_options import ActivationsOption
@@ -51,6 +51,14 @@ def train(
     loss: Annotated[
         str | None, typer.Option("--loss", help="Output to train on; the only scalar one if left out.")
     ] = None,
+    reduction: Annotated[
+        str,
+        typer.Option(
+            "--reduction",
+            help="The loss is a mean (over rows, or a cross entropy's targets), a sum, or a mean over what "
+            "package.module:function counts in a microbatch's inputs.",
+        ),
+    ] = "mean",
     schedule: Annotated[PipelineSchedule, typer.Option("--schedule")] = PipelineSchedule.ONE_F_ONE_B,
     microbatches: Annotated[int, typer.Option("--microbatches", min=1, help="Of each batch.")] = 8,
     stages: Annotated[int, typer.Option("--stages", min=0, help="0: as many as help.")] = 0,
@@ -96,6 +104,7 @@ def train(
     checkpoints = Checkpointing(run=run, every=every, keep=keep) if run else None
     optimizer_settings = optimizer_from_text(optimizer)
     batches = _batches(data)
+    counted = _reduction(reduction)
     exported = export_from_factory(source, None)
     options = PlanOptions(
         mode=OptimalMode(num_stages=stages, replicate=replicate),
@@ -119,6 +128,7 @@ def train(
                 deployment.id,
                 optimizer_settings,
                 loss=loss,
+                reduction=counted,
                 clip_norm=clip_norm,
                 schedule=None if warmup is None else cosine(steps, warmup_steps=warmup),
                 seed=seed,
@@ -141,6 +151,14 @@ def train(
         "resumed_from": start.id if start else None,
     }
     emit(document, output, lambda: _table(document))
+
+
+def _reduction(text: str) -> str | Callable[..., float]:
+    if ":" in text:
+        return callable_at(text)
+    if text not in ("mean", "sum"):
+        raise InvalidArgument(f"--reduction {text} is not known, needs mean, sum or package.module:function")
+    return text
 
 
 def _batches(target: str) -> Iterable[Any]:

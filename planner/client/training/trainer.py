@@ -36,6 +36,7 @@ from planner.client.training.cutting import cut, loss_output, num_rows
 from planner.client.training.learning_rates import Schedule, constant
 from planner.client.training.optimizers import LossScaling, Optimizer, optimizer_to_proto
 from planner.client.training.streams import Request, StepRequest, TrainingStreams
+from planner.client.training.targets import counted_targets
 from planner.errors import (
     Conflict,
     Corrupt,
@@ -129,8 +130,9 @@ class _Saving:
 class Trainer:
     """Made by PlannerClient.train. One thread at a time. Leaving it lets others train; the weights stay.
 
-    `reduction` says how the module's loss sums up over a batch: "mean" over its rows, "sum", or a function that takes a
-    microbatch's arguments and returns what its loss is a mean over, such as its number of tokens. `outputs`: what comes
+    `reduction` says how the module's loss sums up over a batch: "mean" over its rows, or of a cross entropy over those
+    of its targets that are not ignored; "sum"; or a function that takes a microbatch's arguments and returns what its
+    loss is a mean over, such as its number of tokens. `outputs`: what comes
     back with each step beside the losses, as in PlannerClient.pipeline; None: all that the module returns.
     """
 
@@ -170,6 +172,7 @@ class Trainer:
         self.chosen = None if outputs is None else choose_outputs(graph, outputs)
         self._has_warned = False
         self._reduction = reduction
+        self._targets = counted_targets(graph, loss_value) if reduction == "mean" else None
         self._clip_norm = clip_norm
         self._schedule = schedule or constant()
         self._scaling = loss_scaling
@@ -606,7 +609,7 @@ class Trainer:
         loss_position = self._loss_position if self.chosen is None else 0
         losses = [_number(output[loss_position]) for output in outputs]
         pending.losses += losses
-        pending.loss += sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
+        pending.loss += sum(weight * loss for weight, loss in zip(weights, losses, strict=True) if weight)
         return outputs
 
     def _outputs_of(self, done: Mapping[str, stage_daemon_pb2.StepDone]) -> Iterator[stage_daemon_pb2.MicrobatchResult]:
@@ -681,6 +684,8 @@ class Trainer:
             return [1.0] * len(microbatches)
         if callable(self._reduction):
             counts = [float(self._reduction(*leaves)) for leaves in microbatches]
+        elif self._targets is not None:
+            counts = [float(self._targets.count(leaves)) for leaves in microbatches]
         else:
             counts = [float(num_rows(self.graph, leaves)) for leaves in microbatches]
         total = math.fsum(counts)

@@ -264,7 +264,8 @@ class StepInterpreter:
             self._note(environment, given)
             return
         loss = environment.values.get(self._loss_id)
-        if isinstance(loss, torch.Tensor):
+        # The mean over no targets is no number, and counts nothing.
+        if isinstance(loss, torch.Tensor) and self._step.weights[self._place(environment)]:
             self._losses.append(loss.detach())
         position = self._position(Kind.GIVE_OUTPUT, stage, environment)
         leave = partial(self._keep_outputs, self._place(environment), tuple(map(_by_itself, given)))

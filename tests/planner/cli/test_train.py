@@ -17,6 +17,7 @@ from tests.planner.cli.conftest import RunCli
 LOADERS = """
 def number(): return 3
 def broken(): raise RuntimeError("no disk")
+def none(): return []
 """
 
 
@@ -26,6 +27,11 @@ def broken(): raise RuntimeError("no disk")
         (("--data", "loaders:number", "--optimizer", "lion:lr=1"), "'lion' is not known"),
         (("--data", "loaders:number"), "loaders:number returned int, needs batches"),
         (("--data", "loaders:broken"), "loaders:broken raised RuntimeError: no disk"),
+        (
+            ("--data", "loaders:none", "--reduction", "tokens"),
+            "tokens is not known, needs mean, sum or package",
+        ),
+        (("--data", "loaders:none", "--reduction", "loaders:tokens"), "loaders has no callable 'tokens'"),
         (("--data", "loaders:number", "--resume"), "name their run by --run NAME"),
         (("--data", "loaders:number", "--recovery", "restart"), "name their run by --run NAME"),
         (("--data", "loaders:number", "--run", "a b"), "run 'a b': needs"),

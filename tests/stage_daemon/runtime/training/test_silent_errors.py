@@ -154,15 +154,28 @@ def test_01_label_smoothing_is_over_the_whole_vocabulary(monkeypatch: pytest.Mon
     same_two_steps(trainer_of(monkeypatch), OneProcess())
 
 
+@pytest.mark.parametrize("reduction", [num_tokens, "mean"], ids=["told", "found out"])
 def test_02_a_loss_per_token_is_normalised_over_the_batch_and_not_by_microbatch(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, reduction: Any
 ) -> None:
-    trainer, one, batch = trainer_of(monkeypatch), OneProcess(), sentences(6, 0)
+    trainer, one, batch = trainer_of(monkeypatch, reduction=reduction), OneProcess(), sentences(6, 0)
     parts = list(zip(batch[0].split((1, 2, 3)), batch[1].split((1, 2, 3)), strict=True))
     assert len({num_tokens(*part) for part in parts}) > 1
     result = trainer.step_microbatches(parts)
     assert result.loss == pytest.approx(one.step(batch)[0], rel=1e-6)
     assert result.loss != pytest.approx(sum(result.losses) / 3, rel=1e-3)
+    assert_same_weights(trainer, one)
+
+
+@pytest.mark.parametrize("reduction", [num_tokens, "mean"], ids=["told", "found out"])
+def test_02_a_microbatch_of_padding_alone_counts_nothing(monkeypatch: pytest.MonkeyPatch, reduction: Any) -> None:
+    """Its own loss, the mean over no tokens, is NaN."""
+    trainer, one, (ids, targets) = trainer_of(monkeypatch, reduction=reduction), OneProcess(), sentences(6, 0)
+    targets[3:5] = PADDING
+    result = trainer.step_microbatches(list(zip(ids.split((3, 2, 1)), targets.split((3, 2, 1)), strict=True)))
+    assert math.isnan(result.losses[1])
+    assert result.applied
+    assert result.loss == pytest.approx(one.step((ids, targets))[0], rel=1e-6)
     assert_same_weights(trainer, one)
 
 
