@@ -2,7 +2,7 @@
 
 - `trainer`: steps, evaluation, weights; `torch_loop`: in the place of a module and its optimizer.
 - `optimizers`: which optimizer, for which parameters; `learning_rates`: how its rate changes over the steps.
-- `cutting`: a batch into microbatches; `targets`: what the mean of a cross entropy is taken over, in each.
+- `cutting`: a batch into microbatches; `counted`: what a loss is a mean over, in each.
 - `streams`: to the daemons.
 - `checkpoints`: what belongs to one, which daemon writes which part, and how many are kept.
 """

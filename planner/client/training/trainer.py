@@ -32,11 +32,11 @@ from planner.client.training.checkpoints import (
     forget_older,
     snapshot_requests,
 )
+from planner.client.training.counted import counted_elements
 from planner.client.training.cutting import cut, loss_output, num_rows
 from planner.client.training.learning_rates import Schedule, constant
 from planner.client.training.optimizers import LossScaling, Optimizer, optimizer_to_proto
 from planner.client.training.streams import Request, StepRequest, TrainingStreams
-from planner.client.training.targets import counted_targets
 from planner.errors import (
     Conflict,
     Corrupt,
@@ -130,9 +130,9 @@ class _Saving:
 class Trainer:
     """Made by PlannerClient.train. One thread at a time. Leaving it lets others train; the weights stay.
 
-    `reduction` says how the module's loss sums up over a batch: "mean" over its rows, or of a cross entropy over those
-    of its targets that are not ignored; "sum"; or a function that takes a microbatch's arguments and returns what its
-    loss is a mean over, such as its number of tokens. `outputs`: what comes
+    `reduction` says how the module's loss sums up over a batch: "mean" over its rows, or over targets that are not
+    ignored or a mask where the graph shows that; "sum"; or a function that takes a microbatch's arguments and returns
+    what its loss is a mean over, such as its number of tokens. `outputs`: what comes
     back with each step beside the losses, as in PlannerClient.pipeline; None: all that the module returns.
     """
 
@@ -172,7 +172,7 @@ class Trainer:
         self.chosen = None if outputs is None else choose_outputs(graph, outputs)
         self._has_warned = False
         self._reduction = reduction
-        self._targets = counted_targets(graph, loss_value) if reduction == "mean" else None
+        self._counted = counted_elements(graph, loss_value) if reduction == "mean" else None
         self._clip_norm = clip_norm
         self._schedule = schedule or constant()
         self._scaling = loss_scaling
@@ -684,8 +684,8 @@ class Trainer:
             return [1.0] * len(microbatches)
         if callable(self._reduction):
             counts = [float(self._reduction(*leaves)) for leaves in microbatches]
-        elif self._targets is not None:
-            counts = [float(self._targets.count(leaves)) for leaves in microbatches]
+        elif self._counted is not None:
+            counts = [self._counted.count(leaves) for leaves in microbatches]
         else:
             counts = [float(num_rows(self.graph, leaves)) for leaves in microbatches]
         total = math.fsum(counts)

@@ -1,4 +1,4 @@
-"""What the mean of a cross entropy is taken over is counted in the batch, or left to who knows."""
+"""What a loss is a mean over is counted in the batch, or left to who knows."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch.export import Dim
 from torch.nn import functional
 
 from planner.client.export import export
+from planner.client.training.counted import Counted, counted_elements
 from planner.client.training.cutting import loss_output
-from planner.client.training.targets import Targets, counted_targets
 
 IGNORED = -100
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -32,13 +32,13 @@ class Model(nn.Module):
         return {"loss": self.loss(logits, labels), "logits": logits}
 
 
-def targets_of(loss: Loss, labels: torch.Tensor = LABELS, columns: int | None = None) -> Targets | None:
+def counted_of(loss: Loss, labels: torch.Tensor = LABELS, columns: int | None = None) -> Counted | None:
     features = torch.randn(len(labels), columns or labels.shape[1], 3)
     rows = {0: Dim("rows", min=2)}
     graph = export(
         Model(loss).train(), (features, labels), dynamic_shapes={"features": rows, "labels": rows}, compare=False
     ).graph
-    return counted_targets(graph, loss_output(graph, "loss")[1])
+    return counted_elements(graph, loss_output(graph, "loss")[1])
 
 
 def plain(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -59,14 +59,59 @@ def chosen(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return functional.nll_loss(logits[:, 3].log_softmax(-1), labels[:, 3], ignore_index=4)
 
 
-@pytest.mark.parametrize(("loss", "counts"), [(plain, [3, 1]), (moved, [2, 1]), (cut_off, [2, 1]), (chosen, [0, 1])])
-@pytest.mark.parametrize("kind", ["torch", "numpy"])
-def test_targets_that_are_not_ignored_are_counted(loss: Loss, counts: list[int], kind: str) -> None:
-    targets = targets_of(loss)
+def each(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
 
-    assert targets is not None
+
+def over_a_mask(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    mask = (labels != IGNORED).float().view(-1)
+    return (each(logits, labels) * mask).sum() / mask.sum().clamp(min=1)
+
+
+def over_a_cut_mask(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    mask = labels[:, 1:] > 0
+    return (each(logits, labels).view_as(labels)[:, 1:] * mask).sum() / (mask.sum() + 1e-8)
+
+
+def summed_and_divided(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return summed(logits, labels) / (labels != IGNORED).sum()
+
+
+def weighed_by_labels(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    weights = labels[:, :2].double()
+    return (logits[:, :2].mean(-1) * weights).sum() / weights.sum()
+
+
+def selected(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return each(logits, labels).view_as(labels)[labels >= 2].mean()
+
+
+def selected_by_a_mask(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return torch.masked_select(logits.mean(-1), labels.bool()).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "counts"),
+    [
+        (plain, [3, 1]),
+        (moved, [2, 1]),
+        (cut_off, [2, 1]),
+        (chosen, [0, 1]),
+        (over_a_mask, [3, 1]),
+        (over_a_cut_mask, [2, 1]),
+        (summed_and_divided, [3, 1]),
+        (weighed_by_labels, [3, -200]),
+        (selected, [2, 1]),
+        (selected_by_a_mask, [5, 5]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_what_is_not_left_out_is_counted(loss: Loss, counts: list[int], kind: str) -> None:
+    counted = counted_of(loss)
+
+    assert counted is not None
     for row, count in zip(LABELS.split(1), counts, strict=True):
-        assert targets.count((torch.randn(1, 5, 3), row if kind == "torch" else row.numpy())) == count
+        assert counted.count((torch.randn(1, 5, 3), row if kind == "torch" else row.numpy())) == count
 
 
 def summed(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -90,16 +135,24 @@ def of_probabilities(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor
     return functional.cross_entropy(logits.flatten(0, 1), labels.double().view(-1, 6).softmax(-1).float())
 
 
+def mean_by_a_number(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return logits.mean() / (labels > 0).sum()
+
+
+def by_two_sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return logits.sum() / ((labels > 0).sum() + logits.sum())
+
+
 @pytest.mark.parametrize(
     ("loss", "labels"),
     [
-        *((loss, LABELS) for loss in (summed, with_more, masked, arranged_before)),
+        *((loss, LABELS) for loss in (summed, with_more, masked, arranged_before, mean_by_a_number, by_two_sums)),
         (of_probabilities, LABELS.repeat(1, 6)),
         (lambda logits, labels: (logits.mean(-1) - labels).square().mean(), LABELS),
     ],
 )
 def test_other_losses_are_left_to_who_knows(loss: Any, labels: torch.Tensor) -> None:
-    assert targets_of(loss, labels, 5) is None
+    assert counted_of(loss, labels, 5) is None
 
 
 class Weighed(Model):
@@ -110,4 +163,16 @@ class Weighed(Model):
 
 def test_so_are_classes_that_count_differently() -> None:
     graph = export(Weighed(plain).train(), (torch.randn(2, 5, 3), LABELS), compare=False).graph
-    assert counted_targets(graph, loss_output(graph, "loss")[1]) is None
+    assert counted_elements(graph, loss_output(graph, "loss")[1]) is None
+
+
+class OfAll(Model):
+    """What it divides by is no microbatch's own."""
+
+    def forward(self, features: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": self.head(features).sum() / labels.sum()}
+
+
+def test_so_is_what_each_microbatch_has_whole() -> None:
+    graph = export(OfAll(plain).train(), (torch.randn(3, 5, 3), LABELS), compare=False).graph
+    assert counted_elements(graph, loss_output(graph, "loss")[1]) is None

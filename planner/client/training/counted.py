@@ -1,0 +1,202 @@
+"""What a loss is a mean over, where that is not its rows, counted in the batch itself.
+
+A cross entropy leaves out targets that are `ignore_index`, and a sum over a mask is divided by the mask's own: a
+microbatch with more padding counts less in the batch's loss than its rows say, and the mean of microbatches' means is
+then another loss. What is counted, and from which input it comes (a model of transformers moves labels by one place),
+says the graph.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.client.microbatches import carried
+from planner.client.tensors import TensorKind, from_raw, to_raw
+from planner.graph.ir import Argument, ArgumentList, Dtype, Graph, Node, ValueReference
+
+_Array = NDArray[Any]
+_MEAN, _SUM = 1, 2
+# Names and defaults of a cross entropy's arguments behind its scores.
+_OF_CROSS_ENTROPY: Mapping[int, tuple[str, Argument]] = {
+    1: ("target", None),
+    2: ("weight", None),
+    3: ("reduction", _MEAN),
+    4: ("ignore_index", -100),
+}
+_CROSS_ENTROPIES = frozenset({"aten::cross_entropy_loss", "aten::nll_loss", "aten::nll_loss_nd"})
+# Their result holds their first operand's elements, each once, and where they were.
+_COPIES = frozenset({"aten::_to_copy", "aten::alias", "aten::clone", "aten::contiguous", "aten::detach", "aten::to"})
+# Elsewhere.
+_ARRANGES = frozenset({"aten::flatten", "aten::reshape", "aten::squeeze", "aten::t", "aten::transpose", "aten::view"})
+# What keeps a number of elements from being 0.
+_ABOUT = frozenset({"aten::add", "aten::clamp", "aten::clamp_min"})
+_SELECTED = frozenset({"aten::index", "aten::masked_select"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Elements of an input: the sum of what `calls` make of them, or how many of these are not `ignored`.
+
+    `position`: among a microbatch's inputs. `calls`: (call, dtype of its result).
+    """
+
+    position: int
+    dtype: Dtype
+    calls: tuple[tuple[Node, Dtype], ...]
+    ignored: int | None
+
+    def count(self, leaves: Sequence[object]) -> float:
+        """Of a microbatch."""
+        elements: _Array = from_raw(to_raw(leaves[self.position], self.dtype), TensorKind.NUMPY)
+        for call, dtype in self.calls:
+            if call.operator.name in _COPIES:
+                elements = elements != 0 if dtype is Dtype.BOOL else elements
+            elif call.operator.name in _CALLS:
+                elements = _CALLS[call.operator.name](elements, call)
+        return float(elements.sum() if self.ignored is None else np.count_nonzero(elements != self.ignored))
+
+
+def counted_elements(graph: Graph, loss_id: int) -> Counted | None:
+    """None where the loss is no mean over what follows from one input, as far as that is followed here."""
+    makers = {value_id: node for node in graph.nodes for value_id in node.outputs if value_id}
+    values = graph.values_by_id()
+    positions = {value_id: position for position, (_, value_id) in enumerate(carried(graph.inputs))}
+    chosen = _averaged(makers, loss_id)
+    if chosen is None:
+        return None
+    value_id, ignored = chosen
+    calls = list[tuple[Node, Dtype]]()
+    while value_id not in positions:
+        call, dtype = makers.get(value_id), values[value_id].dtype
+        if call is None or dtype is None or not _is_followed(call, [later for later, _ in calls]):
+            return None
+        calls.insert(0, (call, dtype))
+        value_id = _first(call)
+    dtype, dims = values[value_id].dtype, values[value_id].dims
+    along = next(values[one].dims[0] for _, one in carried(graph.inputs) if values[one].dims) if dims else None
+    # What is not cut into microbatches has the whole of it in each.
+    if dtype is None or not dims or dims[0] != along or (ignored is not None and not dtype.name.startswith("INT")):
+        return None
+    return Counted(position=positions[value_id], dtype=dtype, calls=tuple(calls), ignored=ignored)
+
+
+def _averaged(makers: Mapping[int, Node], loss_id: int) -> tuple[int, int | None] | None:
+    """What the loss's mean is over: a value whose elements sum up to their number, or one and what of it is ignored."""
+    loss = _made(makers, loss_id, _COPIES)
+    if loss is None:
+        return None
+    if loss.operator.name in _CROSS_ENTROPIES:
+        targets, weights, reduction, ignored = (_of_cross_entropy(loss, position) for position in _OF_CROSS_ENTROPY)
+        if reduction != _MEAN or weights is not None or not isinstance(targets, ValueReference):
+            return None
+        return targets.value_id, int(ignored)  # type: ignore[arg-type]
+    if loss.operator.qualified_name == "aten::div.Tensor":
+        of, by = (_made(makers, _reference(argument), _COPIES | _ABOUT) for argument in loss.arguments)
+        return (_first(by), None) if of and by and _is_sum(of) and _is_whole(by, "aten::sum") else None
+    selected = makers.get(_first(loss)) if _is_whole(loss, "aten::mean") else None
+    if selected is None or selected.operator.name not in _SELECTED:
+        return None
+    mask = selected.arguments[1]
+    if isinstance(mask, ArgumentList):
+        [mask, *others] = mask.items
+        if others:
+            return None
+    made = makers.get(_reference(mask))
+    is_mask = made is not None and (made.operator.name in _COMPARISONS or made.operator.name in _COPIES)
+    return (_reference(mask), None) if is_mask else None
+
+
+def _made(makers: Mapping[int, Node], value_id: int, through: frozenset[str]) -> Node | None:
+    made = makers.get(value_id)
+    while made is not None and made.operator.name in through:
+        if any(isinstance(one, ValueReference) for one in made.arguments[1:]):
+            return None
+        made = makers.get(_first(made))
+    return made
+
+
+def _is_sum(node: Node) -> bool:
+    is_loss = node.operator.name in _CROSS_ENTROPIES
+    return _of_cross_entropy(node, 3) == _SUM if is_loss else _is_whole(node, "aten::sum")
+
+
+def _is_whole(node: Node, name: str) -> bool:
+    """Over all elements."""
+    return node.operator.qualified_name == f"{name}.default"
+
+
+def _of_cross_entropy(node: Node, position: int) -> Argument:
+    name, default = _OF_CROSS_ENTROPY[position]
+    return (
+        node.arguments[position] if position < len(node.arguments) else dict(node.keyword_arguments).get(name, default)
+    )
+
+
+def _first(node: Node) -> int:
+    return _reference(node.arguments[0]) if node.arguments else 0
+
+
+def _reference(argument: Argument) -> int:
+    return argument.value_id if isinstance(argument, ValueReference) else 0
+
+
+def _is_followed(call: Node, later: Sequence[Node]) -> bool:
+    """How many elements it leaves, its numbers say, which hold for any batch; places are followed until the first call
+    that arranges elements anew, behind which none is taken away or added."""
+    name = call.operator.name
+    if name in _ARRANGES:
+        return not any(one.operator.name in _CUTS for one in later)
+    if name in _COPIES:
+        return True
+    flat = [item for one in call.arguments[1:] for item in (one.items if isinstance(one, ArgumentList) else (one,))]
+    numbers = all(item is None or isinstance(item, int | float) or item == "constant" for item in flat)
+    return name in _CALLS and numbers and not call.keyword_arguments
+
+
+def _slice(elements: _Array, call: Node) -> _Array:
+    """slice(self, dim=0, start=None, end=None, step=1)"""
+    given: list[Any] = list(call.arguments[1:])
+    dim, *ends = given + [0, None, None, 1][len(given) :]
+    places = [slice(None)] * elements.ndim
+    places[dim] = slice(*ends)
+    return elements[tuple(places)]
+
+
+def _select(elements: _Array, call: Node) -> _Array:
+    """select(self, dim, index)"""
+    _, dim, index = call.arguments
+    places: list[Any] = [slice(None)] * elements.ndim
+    places[dim] = index  # type: ignore[index]
+    return elements[tuple(places)]  # type: ignore[no-any-return]
+
+
+def _pad(elements: _Array, call: Node) -> _Array:
+    """pad(self, pad, mode="constant", value=None) or constant_pad_nd(self, pad, value=0), the last dimension first"""
+    _, widths, *rest = call.arguments
+    value = next((one for one in rest if isinstance(one, int | float)), 0)
+    sizes: Any = widths.items if isinstance(widths, ArgumentList) else ()
+    pairs = [(0, 0)] * (elements.ndim - len(sizes) // 2) + list(zip(sizes[::2], sizes[1::2], strict=True))[::-1]
+    return np.pad(elements, pairs, constant_values=value)
+
+
+def _compared(by: Callable[[Any, Any], Any]) -> Callable[[_Array, Node], _Array]:
+    return lambda elements, call: by(elements, call.arguments[1])
+
+
+_CUTS: Mapping[str, Callable[[_Array, Node], _Array]] = {
+    "aten::constant_pad_nd": _pad,
+    "aten::pad": _pad,
+    "aten::select": _select,
+    "aten::slice": _slice,
+}
+_COMPARISONS: Mapping[str, Callable[[_Array, Node], _Array]] = {
+    f"aten::{by.__name__}": _compared(by)
+    for by in (operator.eq, operator.ge, operator.gt, operator.le, operator.lt, operator.ne)
+}
+_CALLS = {**_CUTS, **_COMPARISONS}
