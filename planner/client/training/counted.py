@@ -67,10 +67,10 @@ def counted_elements(graph: Graph, loss_id: int) -> Counted | None:
     makers = {value_id: node for node in graph.nodes for value_id in node.outputs if value_id}
     values = graph.values_by_id()
     positions = {value_id: position for position, (_, value_id) in enumerate(carried(graph.inputs))}
-    chosen = _averaged(makers, loss_id)
-    if chosen is None:
+    chosen = _averaged(graph, makers, loss_id)
+    if chosen is None or chosen.are_weighed:
         return None
-    value_id, ignored = chosen
+    value_id, ignored = chosen.value_id, chosen.ignored
     calls = list[tuple[Node, Dtype]]()
     while value_id not in positions:
         call, dtype = makers.get(value_id), values[value_id].dtype
@@ -81,35 +81,58 @@ def counted_elements(graph: Graph, loss_id: int) -> Counted | None:
     dtype, dims = values[value_id].dtype, values[value_id].dims
     along = next(values[one].dims[0] for _, one in carried(graph.inputs) if values[one].dims) if dims else None
     # What is not cut into microbatches has the whole of it in each.
-    if dtype is None or not dims or dims[0] != along or (ignored is not None and not dtype.name.startswith("INT")):
+    if dtype is None or not dims or dims[0] != along:
         return None
     return Counted(position=positions[value_id], dtype=dtype, calls=tuple(calls), ignored=ignored)
 
 
-def _averaged(makers: Mapping[int, Node], loss_id: int) -> tuple[int, int | None] | None:
-    """What the loss's mean is over: a value whose elements sum up to their number, or one and what of it is ignored."""
+def is_over_some_elements(graph: Graph, loss_id: int) -> bool:
+    """Whether the loss is a mean over elements that integers or bools among the inputs choose, counted here or not."""
+    makers = {value_id: node for node in graph.nodes for value_id in node.outputs if value_id}
+    chosen, values = _averaged(graph, makers, loss_id), graph.values_by_id()
+    inputs = {value_id for _, value_id in carried(graph.inputs)}
+    pending, seen = [chosen.value_id] if chosen else [], set[int]()
+    while pending:
+        value_id = pending.pop()
+        dtype = values[value_id].dtype
+        if value_id in inputs and dtype is not None and dtype.name.startswith(("INT", "BOOL")):
+            return True
+        if value_id not in seen and value_id in makers:
+            pending += [one.value_id for one in makers[value_id].arguments if isinstance(one, ValueReference)]
+        seen.add(value_id)
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Averaged:
+    """What a mean is over: a value whose elements sum up to their number, or one and what of it is `ignored`.
+    `are_weighed`: by more than that."""
+
+    value_id: int
+    ignored: int | None = None
+    are_weighed: bool = False
+
+
+def _averaged(graph: Graph, makers: Mapping[int, Node], loss_id: int) -> _Averaged | None:
     loss = _made(makers, loss_id, _COPIES)
     if loss is None:
         return None
     if loss.operator.name in _CROSS_ENTROPIES:
         targets, weights, reduction, ignored = (_of_cross_entropy(loss, position) for position in _OF_CROSS_ENTROPY)
-        if reduction != _MEAN or weights is not None or not isinstance(targets, ValueReference):
+        dtype = graph.values_by_id()[_reference(targets)].dtype if _reference(targets) else None
+        if reduction != _MEAN or not isinstance(ignored, int) or not (dtype and dtype.name.startswith("INT")):
             return None
-        return targets.value_id, int(ignored)  # type: ignore[arg-type]
+        return _Averaged(value_id=_reference(targets), ignored=ignored, are_weighed=weights is not None)
     if loss.operator.qualified_name == "aten::div.Tensor":
         of, by = (_made(makers, _reference(argument), _COPIES | _ABOUT) for argument in loss.arguments)
-        return (_first(by), None) if of and by and _is_sum(of) and _is_whole(by, "aten::sum") else None
+        return _Averaged(value_id=_first(by)) if of and by and _is_sum(of) and _is_whole(by, "aten::sum") else None
     selected = makers.get(_first(loss)) if _is_whole(loss, "aten::mean") else None
     if selected is None or selected.operator.name not in _SELECTED:
         return None
     mask = selected.arguments[1]
-    if isinstance(mask, ArgumentList):
-        [mask, *others] = mask.items
-        if others:
-            return None
-    made = makers.get(_reference(mask))
-    is_mask = made is not None and (made.operator.name in _COMPARISONS or made.operator.name in _COPIES)
-    return (_reference(mask), None) if is_mask else None
+    mask = mask.items[0] if isinstance(mask, ArgumentList) and len(mask.items) == 1 else mask
+    is_mask = isinstance(mask, ValueReference) and graph.values_by_id()[mask.value_id].dtype is Dtype.BOOL
+    return _Averaged(value_id=_reference(mask)) if is_mask else None
 
 
 def _made(makers: Mapping[int, Node], value_id: int, through: frozenset[str]) -> Node | None:

@@ -32,7 +32,7 @@ from planner.client.training.checkpoints import (
     forget_older,
     snapshot_requests,
 )
-from planner.client.training.counted import counted_elements
+from planner.client.training.counted import counted_elements, is_over_some_elements
 from planner.client.training.cutting import cut, loss_output, num_rows
 from planner.client.training.learning_rates import Schedule, constant
 from planner.client.training.optimizers import LossScaling, Optimizer, optimizer_to_proto
@@ -173,6 +173,14 @@ class Trainer:
         self._has_warned = False
         self._reduction = reduction
         self._counted = counted_elements(graph, loss_value) if reduction == "mean" else None
+        if reduction == "mean" and self._counted is None and is_over_some_elements(graph, loss_value):
+            warnings.warn(
+                "the loss is a mean over targets, or what a mask selects, in a way that is not counted here (classes "
+                "with weights, or what follows from inputs by more than a comparison): microbatches count their rows. "
+                "Where padding makes them differ, give reduction= a function that counts (--reduction)",
+                PlannerWarning,
+                stacklevel=3,
+            )
         self._clip_norm = clip_norm
         self._schedule = schedule or constant()
         self._scaling = loss_scaling

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -12,8 +11,9 @@ from torch.export import Dim
 from torch.nn import functional
 
 from planner.client.export import export
-from planner.client.training.counted import Counted, counted_elements
+from planner.client.training.counted import counted_elements, is_over_some_elements
 from planner.client.training.cutting import loss_output
+from planner.graph.ir import Graph
 
 IGNORED = -100
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -32,13 +32,13 @@ class Model(nn.Module):
         return {"loss": self.loss(logits, labels), "logits": logits}
 
 
-def counted_of(loss: Loss, labels: torch.Tensor = LABELS, columns: int | None = None) -> Counted | None:
-    features = torch.randn(len(labels), columns or labels.shape[1], 3)
+def graph_of(loss: Loss, labels: torch.Tensor = LABELS) -> tuple[Graph, int]:
+    features = torch.randn(len(labels), 5, 3)
     rows = {0: Dim("rows", min=2)}
     graph = export(
         Model(loss).train(), (features, labels), dynamic_shapes={"features": rows, "labels": rows}, compare=False
     ).graph
-    return counted_elements(graph, loss_output(graph, "loss")[1])
+    return graph, loss_output(graph, "loss")[1]
 
 
 def plain(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -107,7 +107,7 @@ def selected_by_a_mask(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tens
 )
 @pytest.mark.parametrize("kind", ["torch", "numpy"])
 def test_what_is_not_left_out_is_counted(loss: Loss, counts: list[int], kind: str) -> None:
-    counted = counted_of(loss)
+    counted = counted_elements(*graph_of(loss))
 
     assert counted is not None
     for row, count in zip(LABELS.split(1), counts, strict=True):
@@ -143,16 +143,38 @@ def by_two_sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return logits.sum() / ((labels > 0).sum() + logits.sum())
 
 
+def squares(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return (logits.mean(-1) - labels).square().mean()
+
+
+def in_the_batch(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits[:, 0] @ logits[:, 1].t(), torch.arange(logits.shape[0]))
+
+
 @pytest.mark.parametrize(
-    ("loss", "labels"),
+    ("loss", "is_told"),
     [
-        *((loss, LABELS) for loss in (summed, with_more, masked, arranged_before, mean_by_a_number, by_two_sums)),
-        (of_probabilities, LABELS.repeat(1, 6)),
-        (lambda logits, labels: (logits.mean(-1) - labels).square().mean(), LABELS),
+        (masked, True),
+        (arranged_before, True),
+        *((loss, False) for loss in (summed, with_more, mean_by_a_number, by_two_sums, squares, in_the_batch)),
     ],
 )
-def test_other_losses_are_left_to_who_knows(loss: Any, labels: torch.Tensor) -> None:
-    assert counted_of(loss, labels, 5) is None
+def test_other_losses_are_left_to_who_knows(loss: Loss, is_told: bool) -> None:
+    graph, loss_id = graph_of(loss)
+    assert counted_elements(graph, loss_id) is None
+    assert is_over_some_elements(graph, loss_id) == is_told
+
+
+def test_probabilities_are_no_targets_that_one_could_leave_out() -> None:
+    graph, loss_id = graph_of(of_probabilities, LABELS.repeat(1, 6))
+    assert counted_elements(graph, loss_id) is None
+    assert not is_over_some_elements(graph, loss_id)
+
+
+def test_a_mask_may_be_an_input() -> None:
+    counted = counted_elements(*graph_of(lambda logits, mask: logits.mean(-1)[mask].mean(), LABELS > 0))
+    assert counted is not None
+    assert counted.count((None, LABELS > 0)) == 4
 
 
 class Weighed(Model):
@@ -163,7 +185,9 @@ class Weighed(Model):
 
 def test_so_are_classes_that_count_differently() -> None:
     graph = export(Weighed(plain).train(), (torch.randn(2, 5, 3), LABELS), compare=False).graph
-    assert counted_elements(graph, loss_output(graph, "loss")[1]) is None
+    loss_id = loss_output(graph, "loss")[1]
+    assert counted_elements(graph, loss_id) is None
+    assert is_over_some_elements(graph, loss_id)
 
 
 class OfAll(Model):

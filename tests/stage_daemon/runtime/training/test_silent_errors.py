@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -28,6 +29,7 @@ from torch.nn import functional
 from planner.client.export import export
 from planner.client.export.exported_model import ExportedModel
 from planner.client.training import LossScaling, Optimizer, ParameterGroup, StepResult, Trainer
+from planner.errors import PlannerWarning
 from planner.partition.objective import Activations, PipelineSchedule
 from tests.stage_daemon.runtime.training.devices import Cluster, train_on_threads
 from tests.stage_daemon.runtime.training.modules import ROWS, WIDTH, Normed, rows, tokens
@@ -177,6 +179,27 @@ def test_02_a_microbatch_of_padding_alone_counts_nothing(monkeypatch: pytest.Mon
     assert result.applied
     assert result.loss == pytest.approx(one.step((ids, targets))[0], rel=1e-6)
     assert_same_weights(trainer, one)
+
+
+def weighed() -> tuple[nn.Module, ExportedModel]:
+    """Each class counts differently."""
+
+    class Weighed(Language):
+        def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            logits = self.head(self.norm(self.table(ids))).flatten(0, 1)
+            return functional.cross_entropy(logits, targets.flatten(), torch.ones(ROWS))
+
+    module = Weighed()
+    return module, export(module, tokens(4, 99), dynamic_shapes=SHAPES)
+
+
+def test_02_what_a_mean_is_over_and_is_not_found_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of(weighed)
+    with pytest.warns(PlannerWarning, match="microbatches count their rows"):
+        trainer_of(monkeypatch, cluster, reduction="mean")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PlannerWarning)
+        trainer_of(monkeypatch, cluster, reduction=num_tokens)
 
 
 def test_03_tied_embeddings_sum_their_gradients_and_the_checkpoint_has_the_head(
