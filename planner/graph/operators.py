@@ -35,6 +35,7 @@ class OperatorFacts:
     converts: bool = False
     saves: str = ""
     keeps: str = ""
+    reduction: str = ""
 
     @property
     def saves_inputs(self) -> bool:

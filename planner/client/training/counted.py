@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from planner.client.microbatches import carried
 from planner.client.tensors import TensorKind, from_raw, to_raw
 from planner.graph.ir import Argument, ArgumentList, Dtype, Graph, Node, ValueReference
+from planner.graph.operators import facts_of
 
 _Array = NDArray[Any]
 _MEAN, _SUM = 1, 2
@@ -86,6 +87,12 @@ def counted_elements(graph: Graph, loss_id: int) -> Counted | None:
     return Counted(position=positions[value_id], dtype=dtype, calls=tuple(calls), ignored=ignored)
 
 
+def is_sum(graph: Graph, loss_id: int) -> bool:
+    """Whether the loss is one of torch's with reduction="sum"."""
+    loss = _made({value_id: node for node in graph.nodes for value_id in node.outputs if value_id}, loss_id, _COPIES)
+    return loss is not None and _is_loss_that_sums(loss)
+
+
 def is_over_some_elements(graph: Graph, loss_id: int) -> bool:
     """Whether the loss is a mean over elements that integers or bools among the inputs choose, counted here or not."""
     makers = {value_id: node for node in graph.nodes for value_id in node.outputs if value_id}
@@ -145,8 +152,12 @@ def _made(makers: Mapping[int, Node], value_id: int, through: frozenset[str]) ->
 
 
 def _is_sum(node: Node) -> bool:
-    is_loss = node.operator.name in _CROSS_ENTROPIES
-    return _of_cross_entropy(node, 3) == _SUM if is_loss else _is_whole(node, "aten::sum")
+    return _is_loss_that_sums(node) or _is_whole(node, "aten::sum")
+
+
+def _is_loss_that_sums(node: Node) -> bool:
+    position = facts_of(node.operator.name).reduction
+    return position != "" and node.arguments[int(position) : int(position) + 1] == (_SUM,)
 
 
 def _is_whole(node: Node, name: str) -> bool:

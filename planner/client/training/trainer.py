@@ -32,7 +32,7 @@ from planner.client.training.checkpoints import (
     forget_older,
     snapshot_requests,
 )
-from planner.client.training.counted import counted_elements, is_over_some_elements
+from planner.client.training.counted import counted_elements, is_over_some_elements, is_sum
 from planner.client.training.cutting import cut, loss_output, num_rows
 from planner.client.training.learning_rates import Schedule, constant
 from planner.client.training.optimizers import LossScaling, Optimizer, optimizer_to_proto
@@ -131,9 +131,10 @@ class Trainer:
     """Made by PlannerClient.train. One thread at a time. Leaving it lets others train; the weights stay.
 
     `reduction` says how the module's loss sums up over a batch: "mean" over its rows, or over targets that are not
-    ignored or a mask where the graph shows that; "sum"; or a function that takes a microbatch's arguments and returns
-    what its loss is a mean over, such as its number of tokens. `outputs`: what comes
-    back with each step beside the losses, as in PlannerClient.pipeline; None: all that the module returns.
+    ignored or a mask where the graph shows that; "sum", which is meant too where a loss of torch's is one; or a
+    function that takes a microbatch's arguments and returns what its loss is a mean over, such as its number of tokens.
+    `outputs`: what comes back with each step beside the losses, as in PlannerClient.pipeline; None: all that the module
+    returns.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class Trainer:
         self._loss_position, loss_value = loss_output(graph, loss)
         self.chosen = None if outputs is None else choose_outputs(graph, outputs)
         self._has_warned = False
-        self._reduction = reduction
+        self._reduction = "sum" if reduction == "mean" and is_sum(graph, loss_value) else reduction
         self._counted = counted_elements(graph, loss_value) if reduction == "mean" else None
         if reduction == "mean" and self._counted is None and is_over_some_elements(graph, loss_value):
             warnings.warn(

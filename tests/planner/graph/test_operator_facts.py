@@ -51,6 +51,7 @@ def test_values_are_those_that_are_read() -> None:
     assert {one.returned_positions for one in facts} == {(), (0,), (1,)}
     assert {one.saves for one in facts} == {"", "nothing", "inputs", "outputs"}
     assert {one.keeps for one in facts} == {"", "noise", "indices"}
+    assert {one.reduction for one in facts} == {"", "2", "3", "4", "5", "7"}
 
 
 def test_an_operator_has_the_facts_of_its_row() -> None:

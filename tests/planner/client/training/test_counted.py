@@ -11,9 +11,10 @@ from torch.export import Dim
 from torch.nn import functional
 
 from planner.client.export import export
-from planner.client.training.counted import counted_elements, is_over_some_elements
+from planner.client.training.counted import counted_elements, is_over_some_elements, is_sum
 from planner.client.training.cutting import loss_output
-from planner.graph.ir import Graph
+from planner.graph.ir import Graph, OperatorKind
+from planner.graph.operators import facts_of, load_vocabulary
 
 IGNORED = -100
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -200,3 +201,34 @@ class OfAll(Model):
 def test_so_is_what_each_microbatch_has_whole() -> None:
     graph = export(OfAll(plain).train(), (torch.randn(3, 5, 3), LABELS), compare=False).graph
     assert counted_elements(graph, loss_output(graph, "loss")[1]) is None
+
+
+def squares_summed(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return functional.mse_loss(logits.mean(-1), labels.float(), reduction="sum")
+
+
+def triplets_summed(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return functional.triplet_margin_loss(logits[:, 0], logits[:, 1], logits[:, 2], reduction="sum")
+
+
+def means_added(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return torch.stack([plain(logits, labels), squares(logits, labels)]).sum()
+
+
+@pytest.mark.parametrize(
+    ("loss", "sums"),
+    [
+        *((loss, True) for loss in (summed, squares_summed, triplets_summed)),
+        *((loss, False) for loss in (plain, squares, means_added, summed_and_divided)),
+    ],
+)
+def test_a_loss_that_is_a_sum_is_seen_to_be_one(loss: Loss, sums: bool) -> None:
+    assert is_sum(*graph_of(loss)) == sums
+
+
+def test_a_reduction_is_where_the_schema_has_it() -> None:
+    for kind, name, overload in load_vocabulary():
+        if kind is OperatorKind.ATEN:
+            schema = getattr(getattr(torch.ops.aten, name.removeprefix("aten::")), overload)._schema
+            names = [argument.name for argument in schema.arguments]
+            assert facts_of(name).reduction == (str(names.index("reduction")) if "reduction" in names else ""), name

@@ -193,6 +193,22 @@ def weighed() -> tuple[nn.Module, ExportedModel]:
     return module, export(module, tokens(4, 99), dynamic_shapes=SHAPES)
 
 
+def test_02_a_sum_is_no_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    def summing() -> tuple[nn.Module, ExportedModel]:
+        class Summed(Language):
+            def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+                logits = self.head(self.norm(self.table(ids))).flatten(0, 1)
+                return functional.cross_entropy(logits, targets.flatten(), reduction="sum")
+
+        module = Summed()
+        return module, export(module, tokens(4, 99), dynamic_shapes=SHAPES)
+
+    trainer, batch = trainer_of(monkeypatch, cluster_of(summing), reduction="mean"), tokens(6, 0)
+    result = trainer.step(*batch)
+    assert len(result.losses) > 1
+    assert result.loss == pytest.approx(sum(result.losses), rel=1e-12)
+
+
 def test_02_what_a_mean_is_over_and_is_not_found_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = cluster_of(weighed)
     with pytest.warns(PlannerWarning, match="microbatches count their rows"):
