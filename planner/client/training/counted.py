@@ -37,6 +37,7 @@ _COPIES = frozenset({"aten::_to_copy", "aten::alias", "aten::clone", "aten::cont
 _ARRANGES = frozenset({"aten::flatten", "aten::reshape", "aten::squeeze", "aten::t", "aten::transpose", "aten::view"})
 # What keeps a number of elements from being 0.
 _ABOUT = frozenset({"aten::add", "aten::clamp", "aten::clamp_min"})
+_SCALES = frozenset({"aten::div", "aten::mul"})
 _SELECTED = frozenset({"aten::index", "aten::masked_select"})
 
 
@@ -65,7 +66,7 @@ class Counted:
 
 def counted_elements(graph: Graph, loss_id: int) -> Counted | None:
     """None where the loss is no mean over what follows from one input, as far as that is followed here."""
-    makers = {value_id: node for node in graph.nodes for value_id in node.outputs if value_id}
+    makers = _makers(graph)
     values = graph.values_by_id()
     positions = {value_id: position for position, (_, value_id) in enumerate(carried(graph.inputs))}
     chosen = _averaged(graph, makers, loss_id)
@@ -88,14 +89,22 @@ def counted_elements(graph: Graph, loss_id: int) -> Counted | None:
 
 
 def is_sum(graph: Graph, loss_id: int) -> bool:
-    """Whether the loss is one of torch's with reduction="sum"."""
-    loss = _made({value_id: node for node in graph.nodes for value_id in node.outputs if value_id}, loss_id, _COPIES)
-    return loss is not None and _is_loss_that_sums(loss)
+    """Whether the loss is one of torch's with reduction="sum", at most scaled by a number that is the whole batch's."""
+    makers, values = _makers(graph), graph.values_by_id()
+    numbers = {value_id for _, value_id in carried(graph.inputs) if not values[value_id].dims}
+    loss = makers.get(loss_id)
+    while loss is not None and not _is_loss_that_sums(loss):
+        others = loss.arguments[1:]
+        is_scaled = loss.operator.name in _SCALES and all(
+            isinstance(one, int | float) or _reference(one) in numbers for one in others
+        )
+        loss = makers.get(_first(loss)) if is_scaled or loss.operator.name in _COPIES else None
+    return loss is not None
 
 
 def is_over_some_elements(graph: Graph, loss_id: int) -> bool:
     """Whether the loss is a mean over elements that integers or bools among the inputs choose, counted here or not."""
-    makers = {value_id: node for node in graph.nodes for value_id in node.outputs if value_id}
+    makers = _makers(graph)
     chosen, values = _averaged(graph, makers, loss_id), graph.values_by_id()
     inputs = {value_id for _, value_id in carried(graph.inputs)}
     pending, seen = [chosen.value_id] if chosen else [], set[int]()
@@ -140,6 +149,10 @@ def _averaged(graph: Graph, makers: Mapping[int, Node], loss_id: int) -> _Averag
     mask = mask.items[0] if isinstance(mask, ArgumentList) and len(mask.items) == 1 else mask
     is_mask = isinstance(mask, ValueReference) and graph.values_by_id()[mask.value_id].dtype is Dtype.BOOL
     return _Averaged(value_id=_reference(mask)) if is_mask else None
+
+
+def _makers(graph: Graph) -> dict[int, Node]:
+    return {value_id: node for node in graph.nodes for value_id in node.outputs if value_id}
 
 
 def _made(makers: Mapping[int, Node], value_id: int, through: frozenset[str]) -> Node | None:

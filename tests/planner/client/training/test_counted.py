@@ -215,15 +215,35 @@ def means_added(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return torch.stack([plain(logits, labels), squares(logits, labels)]).sum()
 
 
+def summed_and_scaled(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return 0.5 * summed(logits, labels).double() / 7
+
+
+def summed_by_rows(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return summed(logits, labels) / labels.shape[0]
+
+
 @pytest.mark.parametrize(
     ("loss", "sums"),
     [
-        *((loss, True) for loss in (summed, squares_summed, triplets_summed)),
-        *((loss, False) for loss in (plain, squares, means_added, summed_and_divided)),
+        *((loss, True) for loss in (summed, squares_summed, triplets_summed, summed_and_scaled)),
+        *((loss, False) for loss in (plain, squares, means_added, summed_and_divided, summed_by_rows)),
     ],
 )
 def test_a_loss_that_is_a_sum_is_seen_to_be_one(loss: Loss, sums: bool) -> None:
     assert is_sum(*graph_of(loss)) == sums
+
+
+class ByANumber(Model):
+    """As models of transformers divide by the number of targets in several batches, if they are told."""
+
+    def forward(self, features: torch.Tensor, labels: torch.Tensor, total: torch.Tensor) -> dict[str, torch.Tensor]:  # type: ignore[override]
+        return {"loss": summed(self.head(features), labels) / total}
+
+
+def test_a_sum_by_a_number_that_each_microbatch_is_given_stays_one() -> None:
+    graph = export(ByANumber(plain).train(), (torch.randn(2, 5, 3), LABELS, torch.tensor(4)), compare=False).graph
+    assert is_sum(graph, loss_output(graph, "loss")[1])
 
 
 def test_a_reduction_is_where_the_schema_has_it() -> None:
