@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.client.microbatches import carried
-from planner.client.tensors import TensorKind, from_raw, to_raw
+from planner.client.tensors import RawTensor, TensorKind, from_raw, to_raw
 from planner.graph.ir import Argument, ArgumentList, Dtype, Graph, Node, ValueReference
 from planner.graph.operators import facts_of
 
@@ -43,7 +43,8 @@ _SELECTED = frozenset({"aten::index", "aten::masked_select"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """Elements of an input: the sum of what `calls` make of them, or how many of these are not `ignored`.
+    """Elements of an input: the sum of what `calls` make of them, or how many of these are not `ignored`, each of which
+    counts what the state `weights` has for its class, if there is one.
 
     `position`: among a microbatch's inputs. `calls`: (call, dtype of its result).
     """
@@ -52,8 +53,9 @@ class Counted:
     dtype: Dtype
     calls: tuple[tuple[Node, Dtype], ...]
     ignored: int | None
+    weights: str
 
-    def count(self, leaves: Sequence[object]) -> float:
+    def count(self, leaves: Sequence[object], weights: RawTensor | None = None) -> float:
         """Of a microbatch."""
         elements: _Array = from_raw(to_raw(leaves[self.position], self.dtype), TensorKind.NUMPY)
         for call, dtype in self.calls:
@@ -61,7 +63,11 @@ class Counted:
                 elements = elements != 0 if dtype is Dtype.BOOL else elements
             elif call.operator.name in _CALLS:
                 elements = _CALLS[call.operator.name](elements, call)
-        return float(elements.sum() if self.ignored is None else np.count_nonzero(elements != self.ignored))
+        if self.ignored is None:
+            return float(elements.sum())
+        counted = elements[elements != self.ignored]
+        of_class: _Array | None = None if weights is None else from_raw(weights, TensorKind.NUMPY)
+        return float(counted.size if of_class is None else of_class.astype(np.float64)[counted].sum())
 
 
 def counted_elements(graph: Graph, loss_id: int) -> Counted | None:
@@ -70,9 +76,10 @@ def counted_elements(graph: Graph, loss_id: int) -> Counted | None:
     values = graph.values_by_id()
     positions = {value_id: position for position, (_, value_id) in enumerate(carried(graph.inputs))}
     chosen = _averaged(graph, makers, loss_id)
-    if chosen is None or chosen.are_weighed:
+    weights = "" if chosen is None else _state(graph, makers, chosen.weights_id)
+    if chosen is None or weights is None:
         return None
-    value_id, ignored = chosen.value_id, chosen.ignored
+    value_id = chosen.value_id
     calls = list[tuple[Node, Dtype]]()
     while value_id not in positions:
         call, dtype = makers.get(value_id), values[value_id].dtype
@@ -85,7 +92,9 @@ def counted_elements(graph: Graph, loss_id: int) -> Counted | None:
     # What is not cut into microbatches has the whole of it in each.
     if dtype is None or not dims or dims[0] != along:
         return None
-    return Counted(position=positions[value_id], dtype=dtype, calls=tuple(calls), ignored=ignored)
+    return Counted(
+        position=positions[value_id], dtype=dtype, calls=tuple(calls), ignored=chosen.ignored, weights=weights
+    )
 
 
 def is_sum(graph: Graph, loss_id: int) -> bool:
@@ -121,12 +130,12 @@ def is_over_some_elements(graph: Graph, loss_id: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Averaged:
-    """What a mean is over: a value whose elements sum up to their number, or one and what of it is `ignored`.
-    `are_weighed`: by more than that."""
+    """What a mean is over: a value whose elements sum up to their number, or one and what of it is `ignored`, and the
+    weights of its classes."""
 
     value_id: int
     ignored: int | None = None
-    are_weighed: bool = False
+    weights_id: int = 0
 
 
 def _averaged(graph: Graph, makers: Mapping[int, Node], loss_id: int) -> _Averaged | None:
@@ -138,7 +147,7 @@ def _averaged(graph: Graph, makers: Mapping[int, Node], loss_id: int) -> _Averag
         dtype = graph.values_by_id()[_reference(targets)].dtype if _reference(targets) else None
         if reduction != _MEAN or not isinstance(ignored, int) or not (dtype and dtype.name.startswith("INT")):
             return None
-        return _Averaged(value_id=_reference(targets), ignored=ignored, are_weighed=weights is not None)
+        return _Averaged(value_id=_reference(targets), ignored=ignored, weights_id=_reference(weights))
     if loss.operator.qualified_name == "aten::div.Tensor":
         of, by = (_made(makers, _reference(argument), _COPIES | _ABOUT) for argument in loss.arguments)
         return _Averaged(value_id=_first(by)) if of and by and _is_sum(of) and _is_whole(by, "aten::sum") else None
@@ -153,6 +162,14 @@ def _averaged(graph: Graph, makers: Mapping[int, Node], loss_id: int) -> _Averag
 
 def _makers(graph: Graph) -> dict[int, Node]:
     return {value_id: node for node in graph.nodes for value_id in node.outputs if value_id}
+
+
+def _state(graph: Graph, makers: Mapping[int, Node], value_id: int) -> str | None:
+    """Of which nothing changes while it is trained, by its name; "" for no value, None for another."""
+    while value_id in makers and makers[value_id].operator.name in _COPIES:
+        value_id = _first(makers[value_id])
+    fixed = {state.value_id: state.name for state in graph.states if not (state.mutated or state.requires_grad)}
+    return fixed.get(value_id) if value_id else ""
 
 
 def _made(makers: Mapping[int, Node], value_id: int, through: frozenset[str]) -> Node | None:

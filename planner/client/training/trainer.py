@@ -172,13 +172,14 @@ class Trainer:
         self._loss_position, loss_value = loss_output(graph, loss)
         self.chosen = None if outputs is None else choose_outputs(graph, outputs)
         self._has_warned = False
+        self._read_weights: RawTensor | None = None
         self._reduction = "sum" if reduction == "mean" and is_sum(graph, loss_value) else reduction
         self._counted = counted_elements(graph, loss_value) if reduction == "mean" else None
         if reduction == "mean" and self._counted is None and is_over_some_elements(graph, loss_value):
             warnings.warn(
-                "the loss is a mean over targets, or what a mask selects, in a way that is not counted here (classes "
-                "with weights, or what follows from inputs by more than a comparison): microbatches count their rows. "
-                "Where padding makes them differ, give reduction= a function that counts (--reduction)",
+                "the loss is a mean over targets, or what a mask selects, that follow from inputs in a way that is not "
+                "counted here: microbatches count their rows. Where padding makes them differ, give reduction= a "
+                "function that counts (--reduction)",
                 PlannerWarning,
                 stacklevel=3,
             )
@@ -694,13 +695,20 @@ class Trainer:
         if callable(self._reduction):
             counts = [float(self._reduction(*leaves)) for leaves in microbatches]
         elif self._counted is not None:
-            counts = [self._counted.count(leaves) for leaves in microbatches]
+            weights = self._class_weights(self._counted.weights)
+            counts = [self._counted.count(leaves, weights) for leaves in microbatches]
         else:
             counts = [float(num_rows(self.graph, leaves)) for leaves in microbatches]
         total = math.fsum(counts)
         if not total > 0 or min(counts) < 0:
             raise InvalidArgument(f"the microbatches count {counts}, needs a sum above 0 and none below")
         return [count / total for count in counts]
+
+    def _class_weights(self, name: str) -> RawTensor | None:
+        """Read once, as they came with the graph."""
+        if name and self._read_weights is None:
+            self._read_weights = self._store.read_weights(self._graph_id, self._names, [name])[name]
+        return self._read_weights
 
     def _requests(self, wanted_step: _AskedStep) -> dict[str, Request]:
         microbatches: dict[str, list[tuple[int, Sequence[Item]]]] = {one: [] for one in self._streams.device_ids}

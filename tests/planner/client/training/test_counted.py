@@ -11,9 +11,10 @@ from torch.export import Dim
 from torch.nn import functional
 
 from planner.client.export import export
+from planner.client.tensors import to_raw
 from planner.client.training.counted import counted_elements, is_over_some_elements, is_sum
 from planner.client.training.cutting import loss_output
-from planner.graph.ir import Graph, OperatorKind
+from planner.graph.ir import Dtype, Graph, OperatorKind
 from planner.graph.operators import facts_of, load_vocabulary
 
 IGNORED = -100
@@ -181,11 +182,27 @@ def test_a_mask_may_be_an_input() -> None:
 class Weighed(Model):
     def forward(self, features: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         logits = self.head(features).flatten(0, 1)
-        return {"loss": functional.cross_entropy(logits, labels.view(-1), self.weights)}
+        return {"loss": functional.cross_entropy(logits, labels.view(-1), self.weights.to(logits.dtype))}
 
 
-def test_so_are_classes_that_count_differently() -> None:
-    graph = export(Weighed(plain).train(), (torch.randn(2, 5, 3), LABELS), compare=False).graph
+def test_classes_count_what_they_weigh() -> None:
+    module = Weighed(plain).train()
+    graph = export(module, (torch.randn(2, 5, 3), LABELS), compare=False).graph
+    counted = counted_elements(graph, loss_output(graph, "loss")[1])
+    assert counted is not None
+    assert counted.weights == "weights"
+    weights = to_raw(torch.tensor([0.0, 0.5, 2.0, 4.0, 8.0, 16.0]), Dtype.FLOAT32)
+    assert [counted.count((None, row), weights) for row in LABELS.split(1)] == [0.5 + 2 + 8, 4]
+
+
+class WeighedByWhatItWrites(Weighed):
+    def forward(self, features: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        self.weights.mul_(0.9)
+        return super().forward(features, labels)
+
+
+def test_weights_that_change_are_left_to_who_knows() -> None:
+    graph = export(WeighedByWhatItWrites(plain).train(), (torch.randn(2, 5, 3), LABELS), compare=False).graph
     loss_id = loss_output(graph, "loss")[1]
     assert counted_elements(graph, loss_id) is None
     assert is_over_some_elements(graph, loss_id)

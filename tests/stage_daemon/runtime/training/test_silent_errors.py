@@ -181,16 +181,46 @@ def test_02_a_microbatch_of_padding_alone_counts_nothing(monkeypatch: pytest.Mon
     assert_same_weights(trainer, one)
 
 
-def weighed() -> tuple[nn.Module, ExportedModel]:
+class Weighed(Language):
     """Each class counts differently."""
 
-    class Weighed(Language):
-        def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            logits = self.head(self.norm(self.table(ids))).flatten(0, 1)
-            return functional.cross_entropy(logits, targets.flatten(), torch.ones(ROWS))
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_class = nn.Buffer(torch.linspace(0.1, 2.0, ROWS))
 
-    module = Weighed()
-    return module, export(module, tokens(4, 99), dynamic_shapes=SHAPES)
+    def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        logits = self.head(self.norm(self.table(ids))).flatten(0, 1)
+        return functional.cross_entropy(logits, targets.flatten(), self.of_class, ignore_index=PADDING)
+
+
+class Chosen(Language):
+    """Targets that are ignored by another rule than their own."""
+
+    def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        logits = self.head(self.norm(self.table(ids))).flatten(0, 1)
+        return functional.cross_entropy(logits, torch.where(targets > 3, targets, -100).flatten())
+
+
+def test_02_classes_count_what_they_weigh_over_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    module, batch, saved = Weighed(), sentences(6, 0), SavedHere()
+    saved.weights = module.state_dict()
+    cluster = cluster_of(lambda: (module, export(module, tokens(4, 99), dynamic_shapes=SHAPES)))
+    trainer = trainer_of(monkeypatch, cluster, reduction="mean", saved=saved)
+    result = trainer.step(*batch)
+    assert len(result.losses) > 1
+    assert result.loss == pytest.approx(float(module(*batch).detach()), rel=1e-6)
+    assert result.loss != pytest.approx(sum(result.losses) / len(result.losses), rel=1e-3)
+
+
+def test_02_what_a_mean_is_over_and_is_not_found_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Chosen()
+    cluster = cluster_of(lambda: (module, export(module, tokens(4, 99), dynamic_shapes=SHAPES)))
+    with pytest.warns(PlannerWarning, match="microbatches count their rows"):
+        trainer_of(monkeypatch, cluster, reduction="mean")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PlannerWarning)
+        trainer_of(monkeypatch, cluster, reduction=num_tokens)
 
 
 def test_02_a_sum_is_no_mean(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,15 +237,6 @@ def test_02_a_sum_is_no_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     result = trainer.step(*batch)
     assert len(result.losses) > 1
     assert result.loss == pytest.approx(sum(result.losses), rel=1e-12)
-
-
-def test_02_what_a_mean_is_over_and_is_not_found_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = cluster_of(weighed)
-    with pytest.warns(PlannerWarning, match="microbatches count their rows"):
-        trainer_of(monkeypatch, cluster, reduction="mean")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", PlannerWarning)
-        trainer_of(monkeypatch, cluster, reduction=num_tokens)
 
 
 def test_03_tied_embeddings_sum_their_gradients_and_the_checkpoint_has_the_head(
