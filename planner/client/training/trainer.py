@@ -172,7 +172,7 @@ class Trainer:
         self._loss_position, loss_value = loss_output(graph, loss)
         self.chosen = None if outputs is None else choose_outputs(graph, outputs)
         self._has_warned = False
-        self._read_weights: RawTensor | None = None
+        self._class_weights: RawTensor | None = None
         self._reduction = "sum" if reduction == "mean" and is_sum(graph, loss_value) else reduction
         self._counted = counted_elements(graph, loss_value) if reduction == "mean" else None
         if reduction == "mean" and self._counted is None and is_over_some_elements(graph, loss_value):
@@ -695,7 +695,7 @@ class Trainer:
         if callable(self._reduction):
             counts = [float(self._reduction(*leaves)) for leaves in microbatches]
         elif self._counted is not None:
-            weights = self._class_weights(self._counted.weights)
+            weights = self._read_class_weights(self._counted.weights)
             counts = [self._counted.count(leaves, weights) for leaves in microbatches]
         else:
             counts = [float(num_rows(self.graph, leaves)) for leaves in microbatches]
@@ -704,11 +704,11 @@ class Trainer:
             raise InvalidArgument(f"the microbatches count {counts}, needs a sum above 0 and none below")
         return [count / total for count in counts]
 
-    def _class_weights(self, name: str) -> RawTensor | None:
+    def _read_class_weights(self, name: str) -> RawTensor | None:
         """Read once, as they came with the graph."""
-        if name and self._read_weights is None:
-            self._read_weights = self._store.read_weights(self._graph_id, self._names, [name])[name]
-        return self._read_weights
+        if name and self._class_weights is None:
+            self._class_weights = self._store.read_weights(self._graph_id, self._names, [name])[name]
+        return self._class_weights
 
     def _requests(self, wanted_step: _AskedStep) -> dict[str, Request]:
         microbatches: dict[str, list[tuple[int, Sequence[Item]]]] = {one: [] for one in self._streams.device_ids}
