@@ -9,7 +9,7 @@ says the graph.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,19 +112,34 @@ def is_sum(graph: Graph, loss_id: int) -> bool:
 
 
 def is_over_some_elements(graph: Graph, loss_id: int) -> bool:
-    """Whether the loss is a mean over elements that integers or bools among the inputs choose, counted here or not."""
+    """Whether the loss, or a part of it where it is a sum, is a mean over elements that integers or bools among the
+    inputs choose, counted here or not."""
     makers = _makers(graph)
-    chosen, values = _averaged(graph, makers, loss_id), graph.values_by_id()
-    inputs = {value_id for _, value_id in carried(graph.inputs)}
-    pending, seen = [chosen.value_id] if chosen else [], set[int]()
+    averaged = (_averaged(graph, makers, part) for part in _parts(makers, loss_id))
+    return any(one is not None and _is_chosen(graph, makers, one.value_id) for one in averaged)
+
+
+def _parts(makers: Mapping[int, Node], value_id: int) -> Iterator[int]:
+    """What is added up, each scaled or not."""
+    yield value_id
+    made = makers.get(value_id)
+    if made is not None and made.operator.name in _COPIES | _SCALES | {"aten::add"}:
+        for argument in made.arguments if made.operator.name == "aten::add" else made.arguments[:1]:
+            if _reference(argument):
+                yield from _parts(makers, _reference(argument))
+
+
+def _is_chosen(graph: Graph, makers: Mapping[int, Node], value_id: int) -> bool:
+    values, inputs = graph.values_by_id(), {one for _, one in carried(graph.inputs)}
+    pending, seen = [value_id], set[int]()
     while pending:
-        value_id = pending.pop()
-        dtype = values[value_id].dtype
-        if value_id in inputs and dtype is not None and dtype.name.startswith(("INT", "BOOL")):
+        one = pending.pop()
+        dtype = values[one].dtype
+        if one in inputs and dtype is not None and dtype.name.startswith(("INT", "BOOL")):
             return True
-        if value_id not in seen and value_id in makers:
-            pending += [one.value_id for one in makers[value_id].arguments if isinstance(one, ValueReference)]
-        seen.add(value_id)
+        if one not in seen and one in makers:
+            pending += [read.value_id for read in makers[one].arguments if isinstance(read, ValueReference)]
+        seen.add(one)
     return False
 
 

@@ -177,7 +177,7 @@ class Trainer:
         self._counted = counted_elements(graph, loss_value) if reduction == "mean" else None
         if reduction == "mean" and self._counted is None and is_over_some_elements(graph, loss_value):
             warnings.warn(
-                "the loss is a mean over targets, or what a mask selects, that follow from inputs in a way that is not "
+                "the loss, or a part of it, is a mean over targets, or what a mask selects, in a way that is not "
                 "counted here: microbatches count their rows. Where padding makes them differ, give reduction= a "
                 "function that counts (--reduction)",
                 PlannerWarning,
