@@ -16,6 +16,7 @@ import torch
 Function = Callable[..., Any]
 # By the names in the schema; those that were not given are not in it.
 _Arguments = Mapping[str, Any]
+# What has to hold, and what is wrong else: the same words for all sizes, so that they are compiled once.
 _Check = Callable[[_Arguments], tuple[torch.Tensor, str] | None]
 
 
@@ -42,7 +43,7 @@ def _labels(arguments: _Arguments) -> tuple[torch.Tensor, str]:
     if labels.dim() == 2:
         places = torch.arange(labels.shape[1], device=labels.device)
         labels = labels.masked_fill(places >= arguments["target_lengths"].to(labels.device).unsqueeze(-1), 0)
-    return ((labels >= 0) & (labels < num_labels)).all(), f"a label is not from 0 to {num_labels - 1}"
+    return ((labels >= 0) & (labels < num_labels)).all(), "a label is none of those that log_probs has"
 
 
 def _bags(arguments: _Arguments) -> tuple[torch.Tensor, str]:
@@ -51,7 +52,7 @@ def _bags(arguments: _Arguments) -> tuple[torch.Tensor, str]:
     holds = _ascend(offsets)
     if not offsets.is_cpu:
         holds = holds & ((offsets >= 0) & (offsets <= num_indices)).all()
-    return holds, f"offsets descend, or are not from 0 to {num_indices}"
+    return holds, "offsets descend, or lie outside of the indices"
 
 
 def _groups(arguments: _Arguments) -> tuple[torch.Tensor, str] | None:
@@ -61,7 +62,7 @@ def _groups(arguments: _Arguments) -> tuple[torch.Tensor, str] | None:
         return None
     length = right.shape[-1] if left.dim() == 3 else left.shape[0 if right.dim() == 3 else 1]
     inside = (ends >= 0).all() & (ends <= length).all()
-    return _ascend(ends) & inside, f"offsets descend, or are not from 0 to {length}"
+    return _ascend(ends) & inside, "offsets descend, or lie outside of the rows or columns that they part"
 
 
 def _batch_sizes(arguments: _Arguments) -> tuple[torch.Tensor, str]:

@@ -44,8 +44,8 @@ def padded(*sizes: int) -> tuple[Any, ...]:
     return PACKED, torch.tensor(sizes), False, 0.0, 5
 
 
-def groups(*ends: int) -> tuple[Any, ...]:
-    return ROWS, GROUPS, torch.tensor(ends, dtype=torch.int32)
+def groups(*ends: int, left: torch.Tensor = ROWS, right: torch.Tensor = GROUPS) -> tuple[Any, ...]:
+    return left, right, torch.tensor(ends, dtype=torch.int32)
 
 
 @pytest.mark.parametrize(
@@ -83,16 +83,16 @@ def test_what_lies_inside_is_computed_as_torch_does(name: str, overload: str, ar
         ("embedding_bag", "default", bags(0, 10**9, 2), "offsets descend"),
         ("embedding_bag", "padding_idx", (*bags(0, -5), False, 0, False, None, False, 1), "offsets descend"),
         ("_embedding_bag", "default", bags(0, -(10**9)), "offsets descend"),
-        ("ctc_loss", "Tensor", loss([[1, 2, 3, 6], [1, 0, 0, 0]]), "a label is not from 0 to 5"),
-        ("ctc_loss", "Tensor", loss([[1, 2, 3, 5], [1, -100, 0, 0]]), "a label is not from 0 to 5"),
-        ("ctc_loss", "Tensor", loss([1, 2, 3, 5, 1, 10**9]), "a label is not from 0 to 5"),
+        ("ctc_loss", "Tensor", loss([[1, 2, 3, 6], [1, 0, 0, 0]]), "a label is none of those that log_probs has"),
+        ("ctc_loss", "Tensor", loss([[1, 2, 3, 5], [1, -100, 0, 0]]), "a label is none of those that log_probs has"),
+        ("ctc_loss", "Tensor", loss([1, 2, 3, 5, 1, 10**9]), "a label is none of those that log_probs has"),
         ("_pad_packed_sequence", "default", padded(3, -(10**9)), "a batch size is below 0, or above the one before"),
         ("_pad_packed_sequence", "default", padded(3, 2, 3), "above the one before"),
-        ("_grouped_mm", "default", groups(2, 10**9), "offsets descend, or are not from 0 to 6"),
+        ("_grouped_mm", "default", groups(2, 10**9), "offsets descend, or lie outside of the rows"),
         ("_grouped_mm", "default", groups(4, 2), "offsets descend"),
-        ("_grouped_mm", "default", groups(-1, 6), "are not from 0 to 6"),
-        ("_grouped_mm", "default", (ROWS.t()[:8], ROWS[:, :8], torch.tensor([2, 7], dtype=torch.int32)), "0 to 6"),
-        ("_grouped_mm", "default", (torch.ones(2, 3, 16), torch.ones(16, 4), torch.tensor([2, 5])), "0 to 4"),
+        ("_grouped_mm", "default", groups(-1, 6), "lie outside of the rows"),
+        ("_grouped_mm", "default", groups(2, 7, left=ROWS.t()[:8], right=ROWS[:, :8]), "that they part"),
+        ("_grouped_mm", "default", groups(2, 5, left=torch.ones(2, 3, 16), right=torch.ones(16, 4)), "that they part"),
         ("grid_sampler", "default", sampled(NAN, 0, 1), "a place on the grid is not finite"),
         ("grid_sampler_2d", "default", sampled(INF, 0, 2), "a place on the grid is not finite"),
         ("linalg_eigvals", "default", (torch.full((3, 3), NAN),), "an element of the matrix is not finite"),
