@@ -48,10 +48,10 @@ def _labels(arguments: _Arguments) -> tuple[torch.Tensor, str]:
 
 def _bags(arguments: _Arguments) -> tuple[torch.Tensor, str]:
     """What lies between two offsets is taken for a length. At the first and the last torch looks itself on a CPU."""
-    offsets, num_indices = arguments["offsets"], arguments["indices"].shape[0]
+    offsets = arguments["offsets"]
     holds = _ascend(offsets)
     if not offsets.is_cpu:
-        holds = holds & ((offsets >= 0) & (offsets <= num_indices)).all()
+        holds = holds & ((offsets >= 0) & (offsets <= arguments["indices"].shape[0])).all()
     return holds, "offsets descend, or lie outside of the indices"
 
 
