@@ -121,12 +121,17 @@ def is_over_some_elements(graph: Graph, loss_id: int) -> bool:
 
 def _parts(makers: Mapping[int, Node], value_id: int) -> Iterator[int]:
     """What is added up, each scaled or not."""
-    yield value_id
-    made = makers.get(value_id)
-    if made is not None and made.operator.name in _COPIES | _SCALES | {"aten::add"}:
-        for argument in made.arguments if made.operator.name == "aten::add" else made.arguments[:1]:
-            if _reference(argument):
-                yield from _parts(makers, _reference(argument))
+    pending, seen = [value_id], set[int]()
+    while pending:
+        one = pending.pop()
+        made = makers.get(one)
+        if one in seen or made is None:
+            continue
+        seen.add(one)
+        yield one
+        if made.operator.name in _COPIES | _SCALES | {"aten::add"}:
+            added = made.arguments if made.operator.name == "aten::add" else made.arguments[:1]
+            pending += [argument.value_id for argument in added if isinstance(argument, ValueReference)]
 
 
 def _is_chosen(graph: Graph, makers: Mapping[int, Node], value_id: int) -> bool:
