@@ -29,7 +29,7 @@ import torch.utils._pytree as pytree
 from torch import fx, nn
 from torch.export import ExportedProgram
 
-from planner.client.export.example_runs import Outputs, Runs
+from planner.client.export.example_runs import Outputs, Runs, has_fractions
 
 # Of eight layers that are each left out at one call in ten, every other call leaves one out.
 _CALLS, _CALLS_THAT_DRAW = 2, 8
@@ -157,7 +157,7 @@ def _rounding(program: ExportedProgram) -> float:
         if isinstance(part, fx.GraphModule)
         for node in part.graph.nodes
         for leaf in pytree.tree_leaves(node.meta.get("val"))
-        if isinstance(leaf, torch.Tensor) and _has_fractions(leaf)
+        if isinstance(leaf, torch.Tensor) and has_fractions(leaf)
     }
     return math.sqrt(max((torch.finfo(dtype).eps for dtype in dtypes), default=0.0))
 
@@ -166,7 +166,7 @@ def _farthest(given: Outputs, other: Outputs, rounding: float) -> tuple[str, flo
     """The name, difference and largest value of the output that is farthest off for its size, if any is too far."""
     beyond = []
     for (name, one), (_, two) in zip(given, other, strict=True):
-        if not (isinstance(one, torch.Tensor) and one.numel() and _has_fractions(one)):
+        if not (isinstance(one, torch.Tensor) and one.numel() and has_fractions(one)):
             continue
         difference, largest = _difference(one, two)
         if difference > rounding * largest:
@@ -175,10 +175,6 @@ def _farthest(given: Outputs, other: Outputs, rounding: float) -> tuple[str, flo
         return None
     _, name, difference, largest = max(beyond)
     return name, difference, largest
-
-
-def _has_fractions(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _difference(one: torch.Tensor, two: torch.Tensor) -> tuple[float, float]:

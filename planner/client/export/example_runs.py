@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ _SEED = 1_839_402_167
 Outputs = list[tuple[str, Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Runs:
     """Of one module, its program and the example inputs; none where they cannot be compared: weights on meta, objects
     of scripts, and buffers of more than a GiB, which are put back as they were and so are copied."""
@@ -127,7 +128,7 @@ class Runs:
             inputs.append(states.setdefault(id(state), _cloned(state) if is_copied else state))
         return inputs, states
 
-    @property
+    @cached_property
     def _written(self) -> dict[str, torch.Tensor]:
         """The module's parameters that its forward writes, by what stands for each in the program."""
         written = {node.name for node in written_inputs(self.program.graph_module)}
@@ -243,9 +244,13 @@ def _contents(buffers: Mapping[str, torch.Tensor | None]) -> Outputs:
 
 def _content(buffer: torch.Tensor) -> torch.Tensor | None:
     """Of integers single ones alone, which count: others may be indices that depend on roundings."""
-    if buffer.is_floating_point() or buffer.is_complex():
+    if has_fractions(buffer):
         return buffer.detach().clone()
     return buffer.double() if buffer.numel() == 1 else None
+
+
+def has_fractions(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _still(leaf: Any) -> Any:
