@@ -73,12 +73,9 @@ def hugging_face(model: nn.Module, optimizer: torch.optim.Optimizer, num_steps: 
             per_device_train_batch_size=ROWS,
             learning_rate=RATE,
             lr_scheduler_type="cosine",
-            # Where a loop clips by itself it sees no gradients of stages: the deployment does.
-            max_grad_norm=0.0,
             logging_steps=1,
             save_strategy="no",
             report_to=[],
-            remove_unused_columns=False,
             use_cpu=True,
             disable_tqdm=True,
         )

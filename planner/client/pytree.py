@@ -50,6 +50,21 @@ def flatten_inputs(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any])
     return data
 
 
+def argument_names(graph: Graph) -> tuple[str, ...]:
+    """Of the module that the graph was captured from; containers that were given by position are left out."""
+    arguments = graph.input_tree
+    assert isinstance(arguments, TreeTuple)
+    given, named = arguments.items
+    assert isinstance(given, TreeTuple)
+    assert isinstance(named, TreeDict)
+    names, position = list[str](), 0
+    for item in given.items:
+        if isinstance(item, TreeLeaf):
+            names.append(graph.inputs[position].name)
+        position += _count_leaves(item)
+    return (*names, *named.keys)
+
+
 def unflatten_outputs(graph: Graph, leaves: Sequence[Any]) -> Any:
     """The module's result, of the leaves that are not constant, in order; constants and None come from the graph.
 

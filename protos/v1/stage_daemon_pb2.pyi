@@ -1716,6 +1716,8 @@ class TrainingStep(google.protobuf.message.Message):
     LOSS_SCALE_FIELD_NUMBER: builtins.int
     FIRST_MICROBATCH_FIELD_NUMBER: builtins.int
     IS_PARTIAL_FIELD_NUMBER: builtins.int
+    GRADIENT_FACTOR_FIELD_NUMBER: builtins.int
+    IS_HELD_FIELD_NUMBER: builtins.int
     number: builtins.int
     """From 1; the same for all daemons. Random numbers depend on it."""
     clip_norm: builtins.float
@@ -1726,6 +1728,12 @@ class TrainingStep(google.protobuf.message.Message):
     """Of this step, asked for before and not applied yet: their gradients stay. 0 forgets what was not applied."""
     is_partial: builtins.bool
     """Only passes: gradients add up until a later request of the same number applies them."""
+    gradient_factor: builtins.float
+    """What gradients are multiplied by before they are clipped and applied; absent means 1. The norm is of the products."""
+    is_held: builtins.bool
+    """Gradients are summed over devices and their norm is answered, but not applied. A later request of the same number
+    applies them, without microbatches of its own.
+    """
     @property
     def weights(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
         """What each microbatch's loss counts in the step's: the gradient that its backward pass starts from."""
@@ -1749,10 +1757,15 @@ class TrainingStep(google.protobuf.message.Message):
         loss_scale: builtins.float = ...,
         first_microbatch: builtins.int = ...,
         is_partial: builtins.bool = ...,
+        gradient_factor: builtins.float | None = ...,
+        is_held: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_clip_norm", b"_clip_norm", "clip_norm", b"clip_norm"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_clip_norm", b"_clip_norm", "clip_norm", b"clip_norm", "first_microbatch", b"first_microbatch", "is_partial", b"is_partial", "learning_rates", b"learning_rates", "loss_scale", b"loss_scale", "microbatches", b"microbatches", "number", b"number", "weights", b"weights"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_clip_norm", b"_clip_norm", "_gradient_factor", b"_gradient_factor", "clip_norm", b"clip_norm", "gradient_factor", b"gradient_factor"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_clip_norm", b"_clip_norm", "_gradient_factor", b"_gradient_factor", "clip_norm", b"clip_norm", "first_microbatch", b"first_microbatch", "gradient_factor", b"gradient_factor", "is_held", b"is_held", "is_partial", b"is_partial", "learning_rates", b"learning_rates", "loss_scale", b"loss_scale", "microbatches", b"microbatches", "number", b"number", "weights", b"weights"]) -> None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_clip_norm", b"_clip_norm"]) -> typing.Literal["clip_norm"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_gradient_factor", b"_gradient_factor"]) -> typing.Literal["gradient_factor"] | None: ...
 
 Global___TrainingStep: typing_extensions.TypeAlias = TrainingStep
 

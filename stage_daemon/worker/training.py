@@ -200,6 +200,7 @@ class Training:
             training_step = training_wire.step_from_proto(
                 step, microbatches, self._num_groups, self._training.inputs, self._training.around.lane
             )
+            self.interpreter.check(training_step)
         except InvalidRequest as error:
             return _refusal(error)
         finally:

@@ -187,10 +187,12 @@ def step_from_proto(
         learning_rates=tuple(step.learning_rates),
         microbatches=by_place,
         clip_norm=step.clip_norm if step.HasField("clip_norm") else None,
+        gradient_factor=step.gradient_factor if step.HasField("gradient_factor") else 1.0,
         loss_scale=step.loss_scale or 1.0,
         refusal=refusal,
         first_microbatch=step.first_microbatch,
         is_partial=step.is_partial,
+        is_held=step.is_held,
     )
 
 

@@ -29,6 +29,7 @@ from planner.client.access import TicketHolder
 from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment, DeploymentState, RecoveryPolicy
 from planner.client.training import Checkpointing, Optimizer, ParameterGroup, Trainer, cosine
+from planner.client.training.torch_loop import PipelinedModule
 from planner.errors import Conflict, DeploymentFailed, InvalidArgument, StepNotApplied
 from planner.fx_compat import StagedModule, analyze_pipeline_module, split_module
 from planner.partition.objective import Activations, PipelineSchedule, Training
@@ -317,6 +318,11 @@ def test_copies_of_a_stage_train_as_one_process_and_their_checkpoint_goes_on_wit
                 with torch.no_grad():
                     expected = eager.module(ids, targets)[1]
                 torch.testing.assert_close(trainer.evaluate(ids, targets)[1], expected, rtol=1e-4, atol=1e-5)
+                # In its module's place it takes batches of any size: more than a microbatch has.
+                in_its_place = PipelinedModule(trainer).eval()
+                with torch.no_grad():
+                    evaluated, expected = in_its_place(*tokens(10, 78)), eager.module(*tokens(10, 78))
+                torch.testing.assert_close(evaluated, expected, rtol=1e-4, atol=1e-5)
                 assert_same_weights(trainer, eager.module, 1e-5)
                 trainer.save().result()
         finally:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from planner.client.asynchronous.methods import DeploymentResource, awaited
-from planner.client.training.trainer import Accumulated, Trainer
+from planner.client.training.trainer import BatchResult, Trainer
 from planner.graph.checkpoint import CheckpointRecord
 
 
@@ -19,14 +19,16 @@ class AsyncTrainer(DeploymentResource[Trainer]):
 
     step = awaited(Trainer.step)
     step_microbatches = awaited(Trainer.step_microbatches)
+    gradient_norm = awaited(Trainer.gradient_norm)
     apply = awaited(Trainer.apply)
     discard = awaited(Trainer.discard)
     evaluate = awaited(Trainer.evaluate)
+    evaluate_batch = awaited(Trainer.evaluate_batch)
     state_dict = awaited(Trainer.state_dict)
     load_state_dict = awaited(Trainer.load_state_dict)
     load = awaited(Trainer.load)
 
-    async def accumulate(self, *args: Any, share: float = 1.0, **kwargs: Any) -> Accumulated:
+    async def accumulate(self, *args: Any, share: float = 1.0, **kwargs: Any) -> BatchResult:
         """As Trainer.accumulate."""
         return await self._threads.call(partial(self._synchronous.accumulate, *args, share=share, **kwargs))
 

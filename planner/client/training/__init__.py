@@ -1,6 +1,7 @@
 """Training a deployment from a Python program.
 
-- `trainer`: steps, evaluation, weights; `torch_loop`: in the place of a module and its optimizer.
+- `trainer`: steps, evaluation, weights; `torch_loop`: in the place of a module and its optimizer, and `stand_in` of
+  their gradients.
 - `optimizers`: which optimizer, for which parameters; `learning_rates`: how its rate changes over the steps.
 - `cutting`: a batch into microbatches; `counted`: what a loss is a mean over, in each.
 - `streams`: to the daemons.

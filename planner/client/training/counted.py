@@ -55,6 +55,11 @@ class Counted:
     ignored: int | None
     weights: str
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether some places of the input are never counted, as the first ones of targets that the module moves."""
+        return any(call.operator.name in _CUTS for call, _ in self.calls)
+
     def count(self, leaves: Sequence[object], weights: RawTensor | None = None) -> float:
         """Of a microbatch."""
         elements: _Array = from_raw(to_raw(leaves[self.position], self.dtype), TensorKind.NUMPY)

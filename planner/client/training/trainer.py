@@ -85,7 +85,7 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accumulated:
+class BatchResult:
     """`loss` is the batch's, `outputs` are the leaves that the module returned for each microbatch, None those that
     were not chosen."""
 
@@ -100,7 +100,8 @@ class _Pending:
 
     losses: list[float] = field(default_factory=list)
     loss: float = 0.0
-    factor: float | None = None
+    rate_factor: float | None = None
+    gradient_norm: float | None = None
     done: Mapping[str, stage_daemon_pb2.StepDone] = field(default_factory=dict)
     seconds: float = 0.0
     busy_seconds: float = 0.0
@@ -114,8 +115,10 @@ class _AskedStep:
     weights: Sequence[float]
     learning_rates: Sequence[float]
     loss_scale: float
+    gradient_factor: float = 1.0
     first_microbatch: int = 0
     is_partial: bool = False
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +177,9 @@ class Trainer:
         self._has_warned = False
         self._class_weights: RawTensor | None = None
         self._reduction = "sum" if reduction == "mean" and is_sum(graph, loss_value) else reduction
-        self._counted = counted_elements(graph, loss_value) if reduction == "mean" else None
-        if reduction == "mean" and self._counted is None and is_over_some_elements(graph, loss_value):
+        # What the loss is a mean over, where the graph says it.
+        self.counted = counted_elements(graph, loss_value) if reduction == "mean" else None
+        if reduction == "mean" and self.counted is None and is_over_some_elements(graph, loss_value):
             warnings.warn(
                 "the loss, or a part of it, is a mean over targets, or what a mask selects, in a way that is not "
                 "counted here: microbatches count their rows. Where padding makes them differ, give reduction= a "
@@ -244,39 +248,56 @@ class Trainer:
         """One step over microbatches that the caller has cut, of any number and sizes: as Pipeline.run takes them."""
         return self._step([self._flatten(batch) for batch in batches])
 
-    def accumulate(self, *args: Any, share: float = 1.0, **kwargs: Any) -> Accumulated:
-        """The passes of one batch, whose gradients wait for `apply`; `share` is what its loss counts in the step's.
+    def accumulate(self, *args: Any, share: float = 1.0, **kwargs: Any) -> BatchResult:
+        """The passes of one batch, whose gradients wait for `apply`; `share` is what its loss counts in the step's. One
+        that counts 0 has no loss but 0.
 
         `step`, `load` and `discard` forget what waits.
         """
-        if not share > 0:
-            raise InvalidArgument(f"share is {share}, needs more than 0")
+        if not share >= 0:
+            raise InvalidArgument(f"share is {share}, needs at least 0")
+        if self._pending.gradient_norm is not None:
+            raise Conflict(
+                "the norm of what was accumulated has been asked for: apply or discard it before the next batch"
+            )
         parts = [one.text for one in self.chosen or () if not one.is_whole]
         if parts:
             raise InvalidArgument(
                 f"output {parts[0]!r} is a part, and gradients are accumulated with whole outputs only"
             )
         microbatches = cut(self.graph, flatten_inputs(self.graph, args, kwargs), self.microbatches)
-        weights = [share * weight for weight in self._weights(microbatches)]
+        weights = [share * one for one in self._weights(microbatches)] if share else [0.0] * len(microbatches)
         before = self._pending.loss
         outputs = self._run(microbatches, weights, is_partial=True)
-        return Accumulated(
-            loss=(self._pending.loss - before) / share,
+        return BatchResult(
+            loss=(self._pending.loss - before) / (share or 1.0),
             outputs=tuple(map(self._leaves, outputs)),
             loss_position=self._loss_position,
         )
 
-    def apply(self, *, learning_rate: float | None = None) -> StepResult:
-        """Ends the step whose batches were accumulated. `learning_rate` is this step's, whatever the schedule says;
-        groups with a rate of their own keep its ratio to the optimizer's."""
+    def gradient_norm(self) -> float:
+        """Of what was accumulated, over all stages, which then can be applied or discarded only: no batch is added."""
         if not self._pending.losses:
             raise Conflict("nothing was accumulated since the last step; call accumulate first")
+        if self._pending.gradient_norm is None:
+            self._run([], [], is_held=True)
+            self._pending.gradient_norm = self._last_done.gradient_norm
+        return self._pending.gradient_norm
+
+    def apply(self, *, learning_rate: float | None = None, gradient_factor: float = 1.0) -> StepResult:
+        """Ends the step whose batches were accumulated. `learning_rate` is this step's, whatever the schedule says;
+        groups with a rate of their own keep its ratio to the optimizer's. Gradients are first multiplied by
+        `gradient_factor`."""
+        if not self._pending.losses:
+            raise Conflict("nothing was accumulated since the last step; call accumulate first")
+        if not math.isfinite(gradient_factor):
+            raise InvalidArgument(f"gradient_factor is {gradient_factor}, needs a finite one")
         if learning_rate is not None:
             whole = self._optimizer.learning_rate
             if not whole:
                 raise InvalidArgument("the optimizer's learning rate is 0, and no other has a ratio to it; give it one")
-            self._pending.factor = learning_rate / whole
-        self._run([], [], is_partial=False)
+            self._pending.rate_factor = learning_rate / whole
+        self._run([], [], gradient_factor=gradient_factor)
         return self._finish_step([])
 
     def discard(self) -> None:
@@ -288,6 +309,23 @@ class Trainer:
 
         Warns once of a module that draws random numbers by itself `if self.training`: it does so here too.
         """
+        [outputs] = self._evaluated([flatten_inputs(self.graph, args, kwargs)])
+        return unflatten_outputs(self.graph, outputs)
+
+    def evaluate_batch(self, *args: Any, **kwargs: Any) -> BatchResult:
+        """As evaluate, of a batch of any size, which is cut into microbatches as a step's is."""
+        microbatches = cut(self.graph, flatten_inputs(self.graph, args, kwargs), self.microbatches)
+        counts, total = self._counts(microbatches)
+        outputs = self._evaluated(microbatches)
+        losses = (_number(leaves[self._loss_position]) for leaves in outputs)
+        return BatchResult(
+            # The mean over no targets is no number.
+            loss=sum(count * loss for count, loss in zip(counts, losses, strict=True) if count) / (total or math.nan),
+            outputs=tuple(map(tuple, outputs)),
+            loss_position=self._loss_position,
+        )
+
+    def _evaluated(self, microbatches: Sequence[Sequence[object]]) -> list[list[Any]]:
         if self._pipeline is None:
             self._pipeline = self._make_pipeline()
             drawing = draws_in_evaluation(self.graph)
@@ -297,14 +335,14 @@ class Trainer:
                     f"evaluation draws random numbers: {where} does so by itself ({drawing.operator.qualified_name}), "
                     "and was captured in training; to evaluate without, give state_dict() to the module in eval()",
                     PlannerWarning,
-                    stacklevel=2,
+                    stacklevel=3,
                 )
         if self._find_next is None:
-            return self._pipeline(*args, **kwargs)
+            return _answers(self._pipeline, microbatches)
         # A pipeline goes on by itself where the deployment recovers, on weights as they were uploaded.
         before = self._standing_generation()
         while True:
-            outputs = self._pipeline(*args, **kwargs)
+            outputs = _answers(self._pipeline, microbatches)
             after = self._standing_generation()
             if after == before:
                 return outputs
@@ -582,11 +620,17 @@ class Trainer:
         if not microbatches:
             raise InvalidArgument("a step of no microbatch, needs at least 1")
         self.discard()
-        outputs = self._run(microbatches, self._weights(microbatches), is_partial=False)
+        outputs = self._run(microbatches, self._weights(microbatches))
         return self._finish_step(outputs)
 
     def _run(
-        self, microbatches: Sequence[Sequence[object]], weights: Sequence[float], *, is_partial: bool
+        self,
+        microbatches: Sequence[Sequence[object]],
+        weights: Sequence[float],
+        *,
+        gradient_factor: float = 1.0,
+        is_partial: bool = False,
+        is_held: bool = False,
     ) -> list[list[Any]]:
         """What the module returns for each microbatch. What of the step was asked for before counts too."""
         encoded = [self._encoder.encode(leaves) for leaves in microbatches]
@@ -597,8 +641,10 @@ class Trainer:
             weights=weights,
             learning_rates=self._optimizer.learning_rates(self._factor()),
             loss_scale=self._scale,
+            gradient_factor=gradient_factor,
             first_microbatch=len(self._pending.losses),
             is_partial=is_partial,
+            is_held=is_held,
         )
         started = time.monotonic()
         try:
@@ -659,13 +705,18 @@ class Trainer:
         )
 
     def _factor(self) -> float:
-        return self._schedule(self._num_steps) if self._pending.factor is None else self._pending.factor
+        given = self._pending.rate_factor
+        return self._schedule(self._num_steps) if given is None else given
+
+    @property
+    def _last_done(self) -> stage_daemon_pb2.StepDone:
+        return self._pending.done[self._output_devices[0]]
 
     def _finish_step(self, outputs: Sequence[Sequence[Any]]) -> StepResult:
         rate = self._optimizer.learning_rates(self._factor())[-1]
+        last = self._last_done
         done, self._pending = self._pending, _Pending()
         self._num_steps += 1
-        last = done.done[self._output_devices[0]]
         result = StepResult(
             number=self._num_steps,
             loss=done.loss,
@@ -690,19 +741,25 @@ class Trainer:
 
     def _weights(self, microbatches: Sequence[Sequence[object]]) -> list[float]:
         """What each microbatch's loss counts in the batch's."""
-        if self._reduction == "sum":
-            return [1.0] * len(microbatches)
-        if callable(self._reduction):
-            counts = [float(self._reduction(*leaves)) for leaves in microbatches]
-        elif self._counted is not None:
-            weights = self._read_class_weights(self._counted.weights)
-            counts = [self._counted.count(leaves, weights) for leaves in microbatches]
-        else:
-            counts = [float(num_rows(self.graph, leaves)) for leaves in microbatches]
-        total = math.fsum(counts)
-        if not total > 0 or min(counts) < 0:
+        counts, total = self._counts(microbatches)
+        if not total > 0:
             raise InvalidArgument(f"the microbatches count {counts}, needs a sum above 0 and none below")
         return [count / total for count in counts]
+
+    def _counts(self, microbatches: Sequence[Sequence[object]]) -> tuple[list[float], float]:
+        """(of each microbatch, what the sum of their losses is divided by)"""
+        if self._reduction == "sum":
+            return [1.0] * len(microbatches), 1.0
+        if callable(self._reduction):
+            counts = [float(self._reduction(*leaves)) for leaves in microbatches]
+        elif self.counted is not None:
+            weights = self._read_class_weights(self.counted.weights)
+            counts = [self.counted.count(leaves, weights) for leaves in microbatches]
+        else:
+            counts = [float(num_rows(self.graph, leaves)) for leaves in microbatches]
+        if min(counts) < 0:
+            raise InvalidArgument(f"the microbatches count {counts}, needs a sum above 0 and none below")
+        return counts, math.fsum(counts)
 
     def _read_class_weights(self, name: str) -> RawTensor | None:
         """Read once, as they came with the graph."""
@@ -727,8 +784,10 @@ class Trainer:
             learning_rates=wanted_step.learning_rates,
             loss_scale=wanted_step.loss_scale,
             clip_norm=self._clip_norm,
+            gradient_factor=wanted_step.gradient_factor,
             first_microbatch=wanted_step.first_microbatch,
             is_partial=wanted_step.is_partial,
+            is_held=wanted_step.is_held,
         )
 
     def _adapt_scale(self, applied: bool) -> None:
@@ -750,6 +809,15 @@ class Trainer:
             raise
         except PlannerError as error:
             raise self._explained(error) from None
+
+
+def _answers(pipeline: Pipeline, microbatches: Sequence[Sequence[object]]) -> list[list[Any]]:
+    outputs = list[list[Any]]()
+    for answer in pipeline.run_leaves(microbatches):
+        if isinstance(answer, MicrobatchFailed):
+            raise answer
+        outputs.append(answer)
+    return outputs
 
 
 def _copied(item: Item) -> Item:

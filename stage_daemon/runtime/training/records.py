@@ -91,7 +91,8 @@ class Step:
     a `refusal` they do not fit, and the step only tells the other devices so.
 
     `first_microbatch` counts those of the same step that came before, whose gradients stay. One that `is_partial` only
-    adds gradients up.
+    adds gradients up. One that `is_held` also sums them over devices and tells their norm, and leaves it to a later
+    one, without microbatches, to apply them. `gradient_factor` is what they are multiplied by first.
     """
 
     number: int
@@ -99,10 +100,12 @@ class Step:
     learning_rates: tuple[float, ...]
     microbatches: dict[int, Callable[[], tuple[Item, ...]]] = field(default_factory=dict)
     clip_norm: float | None = None
+    gradient_factor: float = 1.0
     loss_scale: float = 1.0
     refusal: MicrobatchFailure | None = None
     first_microbatch: int = 0
     is_partial: bool = False
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from functools import partial
 
 import torch
 
-from stage_daemon.errors import StageFailed
+from stage_daemon.errors import InvalidRequest, StageFailed
 from stage_daemon.randomness import drawing
 from stage_daemon.runtime.action_loop import ActionLoop
 from stage_daemon.runtime.actions import Action, Kind, Lane
@@ -37,6 +37,9 @@ from stage_daemon.transport.header import BadHeader
 from stage_daemon.transport.parcel import Item, MicrobatchFailure
 
 ONCE = -1
+# What ends a step, behind its passes.
+_SUMMING = frozenset({Kind.REDUCE_GRADIENTS, Kind.REDUCE_TIED, Kind.AGREE})
+_APPLYING = frozenset({Kind.OPTIMIZER_STEP})
 # All devices' items, the first device's first, to what each of them gets.
 _Combine = Callable[[Sequence[tuple[Item, ...]]], tuple[Item, ...]]
 
@@ -114,7 +117,9 @@ class StepInterpreter:
         self._positions = {action: position for position, action in enumerate(self._lane.actions)}
         # When the last step ended: to add a lap up takes as long as a small pass.
         self._computed_seconds = self._compute_seconds()
-        self._loops: dict[tuple[int, bool], tuple[ActionLoop, list[tuple[int, int]]]] = {}
+        self._loops: dict[tuple[int, frozenset[Kind]], tuple[ActionLoop, list[tuple[int, int]]]] = {}
+        # Whether gradients are summed over devices, and wait to be applied.
+        self._is_held = False
 
     def pushed(self, names: Iterable[str]) -> None:
         """States of these names were written from outside."""
@@ -126,6 +131,14 @@ class StepInterpreter:
         """By the first of its names: each weight, and what steps it."""
         return {weight.names[0]: (self._optimizers[weight.stage], weight) for weight in self._weights.all}
 
+    def check(self, step: Step) -> None:
+        """Raises InvalidRequest where `run` cannot do it after what was done before."""
+        if step.first_microbatch and self._is_held and (step.weights or step.is_partial or step.is_held):
+            raise InvalidRequest(
+                f"step {step.number}: its gradients are summed over devices; they can be applied or forgotten, and no"
+                " others added"
+            )
+
     def run(self, step: Step) -> StepOutcome:
         """Of any number of microbatches: those of the plan's step at a time. Raises what ends the worker."""
         started, busy = time.monotonic(), self._computed_seconds
@@ -135,21 +148,26 @@ class StepInterpreter:
         if step.first_microbatch == 0:
             self._weights.forget_gradients()
             self._losses: list[torch.Tensor] = []
-        self._norm, self._applied = 0.0, False
-        self._clip: torch.Tensor | None = None
-        num_done, num_all, is_applied = 0, len(step.weights), False
-        while num_done < num_all or not (is_applied or step.is_partial):
+            self._is_held = False
+        ends = self._ends(step)
+        if not self._is_held:
+            self._norm, self._applied = torch.zeros((), dtype=torch.float64), False
+        num_done, num_all = 0, len(step.weights)
+        while num_done < num_all:
             size = min(self._lane.microbatches, num_all - num_done)
-            is_applied = num_done + size == num_all and not step.is_partial
-            self._run_part(step.first_microbatch + num_done, size, is_last=is_applied)
+            is_last = num_done + size == num_all
+            self._run_part(step.first_microbatch + num_done, size, ends if is_last else frozenset())
             num_done += size
+        if ends and not num_all:
+            self._run_part(step.first_microbatch, 0, ends)
         self._passes.settle()
-        if is_applied:
+        self._is_held = step.is_held
+        if ends >= _APPLYING:
             self._weights.forget_gradients()
         self._computed_seconds = self._compute_seconds()
         outcome = StepOutcome(
             outputs=self._outputs if self._failure is None else {},
-            gradient_norm=self._norm,
+            gradient_norm=float(self._norm) * abs(step.gradient_factor),
             applied=self._applied,
             failure=self._failure,
             busy_seconds=self._computed_seconds - busy,
@@ -162,18 +180,25 @@ class StepInterpreter:
     def _compute_seconds(self) -> float:
         return sum(timeline.total_seconds(COMPUTE) for timeline in self._passes.timelines)
 
-    def _run_part(self, first: int, size: int, *, is_last: bool) -> None:
+    def _ends(self, step: Step) -> frozenset[Kind]:
+        if step.is_partial:
+            return frozenset()
+        if step.is_held:
+            return _SUMMING
+        return _APPLYING if self._is_held else _SUMMING | _APPLYING
+
+    def _run_part(self, first: int, size: int, ends: frozenset[Kind]) -> None:
         """With fewer microbatches it is the plan's step without those that lack: no action waits for anything new."""
-        if (size, is_last) not in self._loops:
-            self._loops[size, is_last] = self._loop(size, is_last)
-        loop, places = self._loops[size, is_last]
+        if (size, ends) not in self._loops:
+            self._loops[size, ends] = self._loop(size, ends)
+        loop, places = self._loops[size, ends]
         loop.run(self._step.number, [StagePass(stage=stage, microbatch=first + index) for stage, index in places])
 
-    def _loop(self, size: int, is_last: bool) -> tuple[ActionLoop, list[tuple[int, int]]]:
+    def _loop(self, size: int, ends: frozenset[Kind]) -> tuple[ActionLoop, list[tuple[int, int]]]:
         lane: Lane = tuple(
             action
             for action in self._lane.actions
-            if (is_last if action.microbatch is None else action.microbatch < size)
+            if (action.kind in ends if action.microbatch is None else action.microbatch < size)
         )
         timed_as = [
             ELSEWHERE if self._passes.times_elsewhere(action.kind) else self._positions[action] for action in lane
@@ -351,11 +376,19 @@ class StepInterpreter:
             return
         norm, may_be_applied = agreed
         assert isinstance(norm, torch.Tensor)
-        self._norm, self._applied = float(norm), bool(may_be_applied)
-        if self._step.clip_norm is not None:
-            # As torch.nn.utils.clip_grad_norm_ has it, in the gradients' own precision.
-            dtype = torch.float64 if self._has_doubles() else torch.float32
-            self._clip = (self._step.clip_norm / (norm.to(dtype) + 1e-6)).clamp(max=1.0)
+        self._norm, self._applied = norm, bool(may_be_applied)
+
+    def _multiplier(self) -> torch.Tensor | None:
+        """What gradients are multiplied by before they are applied: the step's factor, and what clips the products as
+        torch.nn.utils.clip_grad_norm_ has it, in the gradients' own precision."""
+        factor, clip_norm = self._step.gradient_factor, self._step.clip_norm
+        if factor == 1.0 and clip_norm is None:
+            return None
+        dtype = torch.float64 if self._has_doubles() else torch.float32
+        clip = torch.ones((), dtype=dtype)
+        if clip_norm is not None:
+            clip = (clip_norm / (self._norm.to(dtype) * abs(factor) + 1e-6)).clamp(max=1.0)
+        return clip * factor
 
     def _own_norms(self) -> tuple[Item, ...]:
         """(norms, positions, whether some are of float64, whether all losses are finite) of this device."""
@@ -372,7 +405,7 @@ class StepInterpreter:
             self._passes.wait_for_room()
             position = self._positions[Action(Kind.OPTIMIZER_STEP, index)]
             with self._passes.computing(self._stages[index], self._step.number, position):
-                self._optimizers[index].step(self._step.learning_rates, self._clip)
+                self._optimizers[index].step(self._step.learning_rates, self._multiplier())
 
     def _reduce(self, reduction: Reduction, own: tuple[Item, ...], combine: _Combine) -> tuple[Item, ...] | None:
         """What `combine` makes of all devices' items, in one order; None where one has failed: then all have."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional
 
@@ -16,9 +18,9 @@ from planner.client.export import export
 from planner.client.training import ParameterGroup, Trainer, optimizer_from_text
 from planner.client.training.optimizers import Optimizer
 from planner.client.training.torch_loop import PipelinedModule, PipelinedOptimizer
-from planner.errors import Conflict, InvalidArgument, StepNotApplied
+from planner.errors import Conflict, InvalidArgument, PlannerWarning, StepNotApplied
 from tests.stage_daemon.runtime.training.devices import train_on_threads
-from tests.stage_daemon.runtime.training.modules import BATCH, ROWS, WIDTH, tokens
+from tests.stage_daemon.runtime.training.modules import BATCH, ROWS, WIDTH, Normed, Tied, rows, tokens
 from tests.stage_daemon.runtime.training.test_step import cut_into
 from tests.stage_daemon.runtime.training.trainers import SavedHere, trainer_on
 
@@ -48,10 +50,13 @@ def named(count: int, seed: int) -> dict[str, torch.Tensor]:
 
 
 def trainer_of(
-    patch: pytest.MonkeyPatch, optimizer: Optimizer | str = ADAMW, **options: Any
+    patch: pytest.MonkeyPatch,
+    optimizer: Optimizer | str = ADAMW,
+    dtype: torch.dtype = torch.float32,
+    **options: Any,
 ) -> tuple[Trainer, nn.Module]:
     torch.manual_seed(0)
-    module = Labelled()
+    module = Labelled().to(dtype)
     batch = {"input_ids": {0: BATCH}, "labels": {0: BATCH}}
     cluster = train_on_threads(
         module,
@@ -81,14 +86,15 @@ def loop(model: nn.Module, optimizer: torch.optim.Optimizer, accumulate: int, nu
 def assert_same_weights(trainer: Trainer, module: nn.Module) -> None:
     states = trainer.state_dict()
     for name, expected in module.state_dict().items():
-        torch.testing.assert_close(states[name], expected, rtol=1e-6, atol=1e-7)
+        rtol, atol = (1e-12, 1e-13) if expected.dtype is torch.float64 else (1e-6, 1e-7)
+        torch.testing.assert_close(states[name], expected, rtol=rtol, atol=atol)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_a_loop_of_torch_runs_as_it_is(accumulate: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, module = trainer_of(monkeypatch)
-    model = PipelinedModule(trainer, accumulate=accumulate)
+    model = PipelinedModule(trainer)
     optimizer = PipelinedOptimizer(model)
     own = torch.optim.AdamW(module.parameters(), lr=0.01, weight_decay=0.1)
     losses, expected = list(loop(model, optimizer, accumulate)), list(loop(module, own, accumulate))
@@ -96,14 +102,9 @@ def test_a_loop_of_torch_runs_as_it_is(accumulate: int, monkeypatch: pytest.Monk
     assert_same_weights(trainer, module)
     assert optimizer.result is not None
     assert (optimizer.result.number, trainer.num_steps) == (4, 4)
-    assert optimizer.result.loss == pytest.approx(sum(expected[-accumulate:]) / accumulate, rel=1e-6)
+    assert optimizer.result.loss == pytest.approx(sum(expected[-accumulate:]), rel=1e-6)
     assert optimizer.result.learning_rate == pytest.approx(0.01 / 4)
     assert 0 <= optimizer.result.bubble_share < 1
-    states = model.state_dict()
-    model.load_state_dict({name: states[name] * 2 for name in states})
-    assert torch.equal(trainer.state_dict()["head.bias"], states["head.bias"] * 2)
-    with pytest.raises(InvalidArgument, match=r"state 'head\.bias' is missing"):
-        model.load_state_dict({name: states[name] for name in states if name != "head.bias"})
 
 
 def test_groups_keep_their_ratio_to_the_rate_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,13 +122,118 @@ def test_groups_keep_their_ratio_to_the_rate_of_the_loop(monkeypatch: pytest.Mon
     assert_same_weights(trainer, module)
 
 
+Steps = Callable[[nn.Module, torch.optim.Optimizer], Iterator[object]]
+
+
+def clipping(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[object]:
+    """Some steps are clipped, some are not."""
+    for step in range(4):
+        optimizer.zero_grad()
+        for part in range(2):
+            (model(**named(6, 10 * step + part))["loss"] / 2).backward()
+        yield float(torch.nn.utils.clip_grad_norm_(model.parameters(), (0.3, 1e3, 0.1, 0.0)[step]))
+        optimizer.step()
+
+
+def scaling(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[object]:
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=1)
+    for step in range(3):
+        optimizer.zero_grad()
+        scaler.scale(model(**named(6, step))["loss"]).backward()
+        if step:
+            scaler.unscale_(optimizer)
+            yield float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.2))
+        scaler.step(optimizer)
+        scaler.update()
+        yield scaler.get_scale()
+
+
+def zeroing_late(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[object]:
+    for step in range(3):
+        loss = model(**named(6, step))["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+def by_closure(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[object]:
+    for step in range(3):
+
+        def losses(step: int = step) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss: torch.Tensor = model(**named(6, step))["loss"]
+            loss.backward()
+            return loss
+
+        yield optimizer.step(losses).item()  # type: ignore[arg-type,attr-defined]
+
+
+def two_at_once(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[object]:
+    """Also uphill, and twice back."""
+    for step in range(3):
+        optimizer.zero_grad()
+        first, second = (model(**named(6, 10 * step + part))["loss"] for part in range(2))
+        loss = -(first + second)
+        loss.backward(retain_graph=True)
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+@pytest.mark.parametrize("steps", [clipping, scaling, zeroing_late, by_closure, two_at_once])
+def test_loops_are_written_in_many_ways(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, module = trainer_of(monkeypatch, "sgd:lr=0.5,momentum=0.9", torch.float64)
+    model = PipelinedModule(trainer)
+    seen = list(steps(model, PipelinedOptimizer(model)))
+    expected = list(steps(module, torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.9)))
+    assert seen == pytest.approx(expected, rel=1e-12)
+    assert_same_weights(trainer, module)
+
+
+def test_a_step_that_a_loop_leaves_out_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a GradScaler does where gradients are not finite: here they would be, but for the loop's factor."""
+    trainer, module = trainer_of(monkeypatch)
+    model = PipelinedModule(trainer)
+    optimizer = PipelinedOptimizer(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=float("inf"))
+    scaler.scale(model(**named(6, 1))["loss"]).backward()
+    scaler.step(optimizer)
+    optimizer.zero_grad()
+    assert trainer.num_steps == 0
+    assert_same_weights(trainer, module)
+
+
+def test_clipping_follows_the_norm_of_what_a_loop_has_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the deployment clips as well, and whether or not the loop has asked for the norm before."""
+    for asks in (False, True):
+        trainer, module = trainer_of(monkeypatch, "sgd:lr=0.5", clip_norm=0.3)
+        model = PipelinedModule(trainer)
+        optimizer = PipelinedOptimizer(model)
+        (4.0 * model(**named(6, 1))["loss"]).backward()
+        (4.0 * module(**named(6, 1))["loss"]).backward()
+        norm = torch.nn.utils.clip_grad_norm_(module.parameters(), 0.3)
+        if asks:
+            assert model.stand_in.grad is not None
+            assert float(model.stand_in.grad.norm()) == pytest.approx(float(norm), rel=1e-6)
+        optimizer.step()
+        torch.optim.SGD(module.parameters(), lr=0.5).step()
+        assert optimizer.result is not None
+        assert optimizer.result.gradient_norm == pytest.approx(float(norm), rel=1e-6)
+        assert_same_weights(trainer, module)
+
+
 def test_what_a_loop_throws_away_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, module = trainer_of(monkeypatch)
     model = PipelinedModule(trainer)
     optimizer = PipelinedOptimizer(model)
     model(**named(6, 77))["loss"].backward()
     optimizer.zero_grad()
+    forgotten = model(**named(6, 79))["loss"]
+    optimizer.zero_grad()
     model(**named(6, 78))["loss"].backward()
+    with pytest.raises(Conflict, match="the gradients of this loss are forgotten"):
+        forgotten.backward()
     # A whole step in between forgets it too.
     trainer.step(**named(6, 1))
     own = torch.optim.AdamW(module.parameters(), lr=0.01, weight_decay=0.1)
@@ -136,28 +242,146 @@ def test_what_a_loop_throws_away_does_not_count(monkeypatch: pytest.MonkeyPatch)
     assert_same_weights(trainer, module)
     with pytest.raises(Conflict, match="nothing was accumulated"):
         trainer.apply()
+    with pytest.raises(Conflict, match="nothing was accumulated"):
+        trainer.gradient_norm()
 
 
 def test_what_a_pipeline_cannot_follow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     saved = SavedHere()
-    trainer, _ = trainer_of(monkeypatch, saved=saved)
-    model = PipelinedModule(trainer, accumulate=2)
+    trainer, module = trainer_of(monkeypatch, saved=saved)
+    model = PipelinedModule(trainer)
     optimizer = PipelinedOptimizer(model)
-    loss = model(**named(6, 1))["loss"]
-    with pytest.raises(InvalidArgument, match=r"scaled by 1, and its passes ran with 0\.5"):
-        loss.backward()
-    with pytest.raises(Conflict, match="1 batches ran forward since the last step and 0 backward"):
+    (model(**named(6, 1))["loss"] / 2).backward()
+    other = model(**named(6, 2))["loss"]
+    assert model.stand_in.grad is None
+    with pytest.raises(Conflict, match="2 batches ran forward since the last step and 1 backward"):
+        optimizer.step()
+    other.backward()
+    with pytest.raises(InvalidArgument, match=r"are scaled by 0\.5 and by 1: their gradients"):
         optimizer.step()
     with pytest.raises(Conflict, match="which no checkpoint has"):
         trainer.save("run")
     optimizer.zero_grad()
     trainer.save("run").result()
-    with pytest.raises(InvalidArgument, match="a closure"):
-        optimizer.step(lambda: 0.0)
-    with pytest.raises(InvalidArgument, match="accumulate is 0"):
-        PipelinedModule(trainer, accumulate=0)
-    with pytest.raises(InvalidArgument, match="share is 0"):
-        trainer.accumulate(**named(6, 1), share=0.0)
+    outputs = model(**named(6, 1))
+    with pytest.raises(InvalidArgument, match="a loss is made of output 'logits' outside of the module"):
+        (outputs["loss"] + outputs["logits"].square().mean()).backward()
+    optimizer.zero_grad()
+    model(**named(6, 1))["loss"].backward()
+    assert trainer.gradient_norm() == trainer.gradient_norm()
+    with pytest.raises(Conflict, match="apply or discard it before the next batch"):
+        model(**named(6, 1))
+    with pytest.raises(InvalidArgument, match="of type 2, and not of inf"):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, norm_type=float("inf"))
+    torch.nn.utils.clip_grad_value_(model.parameters(), 1e-3)
+    with pytest.raises(InvalidArgument, match="as clip_grad_value_ does"):
+        optimizer.step()
+    with pytest.raises(InvalidArgument, match="a loop can scale them, and not set them"):
+        model.stand_in.grad = torch.ones(2)
+    optimizer.zero_grad()
+    (0.0 * model(**named(6, 1))["loss"]).backward()
+    optimizer.step()
+    model(**named(6, 1))["loss"].backward()
+    with pytest.raises(Conflict, match="zero_grad was not called since the last step"):
+        optimizer.step()
+    trainer.load_state_dict(module.state_dict())
+    with pytest.raises(InvalidArgument, match="share is -1"):
+        trainer.accumulate(share=-1.0, **named(6, 1))
+    with pytest.raises(InvalidArgument, match="gradient_factor is inf"):
+        trainer.accumulate(**named(6, 1)), trainer.apply(gradient_factor=float("inf"))
+    trainer.discard()
+    with pytest.raises(InvalidArgument, match="num_items_in_batch is given, and what this loss"):
+        PipelinedModule(trainer_of(monkeypatch, reduction="sum")[0])(**named(6, 1), num_items_in_batch=3)
+    assert_same_weights(trainer, module)
+    assert trainer.num_steps == 1
+
+
+def test_an_input_that_requires_a_gradient_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    module = Normed()
+    cluster = train_on_threads(
+        module, (), stage_of_node=cut_into(2), devices=(0, 1), exported=export(module, rows(4, 0)), loss="output"
+    )
+    model = PipelinedModule(trainer_on(cluster, ADAMW, monkeypatch)[0])
+    hidden, targets = rows(4, 1)
+    with pytest.raises(InvalidArgument, match="requires a gradient, and none comes back"):
+        model(hidden.requires_grad_(), targets)
+
+
+def test_another_optimizer_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Hugging Face's Trainer makes one where it is given none: no stage would ever be trained."""
+    model = PipelinedModule(trainer_of(monkeypatch)[0])
+    other = torch.optim.AdamW(model.parameters())
+    model(**named(6, 1))["loss"].backward()
+    other.step()
+    model.zero_grad()
+    with pytest.raises(Conflict, match="an optimizer of this process has stepped"):
+        model(**named(6, 2))
+
+
+def test_autocast_around_the_module_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = PipelinedModule(trainer_of(monkeypatch)[0])
+    with torch.autocast("cpu", torch.bfloat16), pytest.warns(PlannerWarning, match="does not reach its stages"):
+        assert model(**named(6, 1))["logits"].dtype is torch.float32
+
+
+def test_weights_go_in_and_out_as_of_any_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Within another module too; and tied ones go into files, which take no memory that is shared."""
+    torch.manual_seed(0)
+    module = Tied()
+    cluster = train_on_threads(
+        module, (), stage_of_node=cut_into(2), devices=(0, 1), exported=export(module, tokens(4, 0)), loss="output"
+    )
+    model = PipelinedModule(trainer_on(cluster, ADAMW, monkeypatch)[0])
+    around = nn.ModuleDict({"model": model, "other": nn.Linear(2, 2)})
+    states = around.state_dict()
+    expected = {f"model.{name}": one for name, one in module.state_dict().items()}
+    assert states.keys() == {*expected, "other.weight", "other.bias"}
+    for name, one in expected.items():
+        assert torch.equal(states[name], one)
+    save_file(states, tmp_path / "states.safetensors")
+    around.load_state_dict({name: one * 2 for name, one in states.items()})
+    assert all(torch.equal(one, module.state_dict()[name] * 2) for name, one in model.state_dict().items())
+    first = next(iter(module.state_dict()))
+    with pytest.raises(RuntimeError, match=f'Missing key.*"{first}"'):
+        model.load_state_dict({name: one for name, one in module.state_dict().items() if name != first})
+    with pytest.raises(RuntimeError, match=r'Unexpected key.*"nobody"'):
+        model.load_state_dict({**module.state_dict(), "nobody": torch.ones(1)})
+    with pytest.raises(RuntimeError, match=f"state '{first}' has dims"):
+        model.load_state_dict({**module.state_dict(), first: torch.ones(1)})
+    assert set(model.load_state_dict({}, strict=False).missing_keys) == module.state_dict().keys()
+
+
+def test_the_optimizers_states_are_a_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What a loop saves of its optimizer, and loads again, has the moments of all stages."""
+    saved = SavedHere()
+    trainer, module = trainer_of(monkeypatch, saved=saved)
+    model = PipelinedModule(trainer)
+    optimizer = PipelinedOptimizer(model)
+    # As accelerate does before the first step.
+    at_first = optimizer.state_dict()
+    optimizer.load_state_dict(at_first)
+    assert not saved.checkpoints
+    list(loop(model, optimizer, 1, num_steps=2))
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    with pytest.raises(Conflict, match="from before the first step"):
+        optimizer.load_state_dict(at_first)
+    own = torch.optim.AdamW(module.parameters(), lr=0.01, weight_decay=0.1)
+    with pytest.raises(InvalidArgument, match="the states of another optimizer"):
+        optimizer.load_state_dict(own.state_dict())
+
+    later, _ = trainer_of(monkeypatch, saved=saved)
+    model = PipelinedModule(later)
+    optimizer = PipelinedOptimizer(model)
+    optimizer.load_state_dict(torch.load(tmp_path / "optimizer.pt"))
+    list(loop(module, own, 1, num_steps=2))
+    assert optimizer.param_groups[0]["lr"] == own.param_groups[0]["lr"] < 0.01
+    for one, stepping in ((model, optimizer), (module, own)):
+        stepping.zero_grad()
+        one(**named(6, 50))["loss"].backward()
+        stepping.step()
+    assert later.num_steps == 3
+    assert_same_weights(later, module)
 
 
 def test_a_batch_that_fails_or_is_not_finite_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,44 +393,86 @@ def test_a_batch_that_fails_or_is_not_finite_changes_nothing(monkeypatch: pytest
         trainer.apply()
     states = {"head.bias": torch.full((ROWS,), float("nan"))}
     trainer.load_state_dict(states)
-    trainer.accumulate(**named(6, 1))
-    with pytest.raises(StepNotApplied, match="the loss is nan"):
-        trainer.apply()
+    for asks in (False, True):
+        trainer.accumulate(**named(6, 1))
+        if asks:
+            assert math.isnan(trainer.gradient_norm())
+        with pytest.raises(StepNotApplied, match="the loss is nan"):
+            trainer.apply()
     trainer.load_state_dict({"head.bias": module.state_dict()["head.bias"]})
     assert_same_weights(trainer, module)
 
 
+class Causal(nn.Module):
+    """Moves labels by one place, as language models of Hugging Face do, and takes what their Trainer gives them."""
+
+    loss_type = "ForCausalLM"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(ROWS, WIDTH)
+        self.head = nn.Linear(WIDTH, ROWS)
+
+    def forward(
+        self, input_ids: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        scores, targets = self.head(self.table(input_ids))[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+        if num_items_in_batch is None:
+            return {"loss": functional.cross_entropy(scores, targets)}
+        return {"loss": functional.cross_entropy(scores, targets, reduction="sum") / num_items_in_batch}
+
+    accepts_loss_kwargs = True
+
+
 @pytest.mark.slow
 def test_the_trainer_of_hugging_face_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is configured by default: it clips, counts the targets of a step's batches, logs norms, saves states. The
+    last step of each epoch has fewer batches than the others, and a batch is of padding alone."""
     import transformers
 
-    data = [{name: one[0] for name, one in named(1, number).items()} for number in range(32)]
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path),
-        max_steps=4,
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=2,
-        learning_rate=0.01,
-        lr_scheduler_type="linear",
-        # Clipping by the norm over all stages is the deployment's.
-        max_grad_norm=0.0,
-        save_strategy="no",
-        logging_steps=1,
-        report_to=[],
-        remove_unused_columns=False,
-        use_cpu=True,
-        disable_tqdm=True,
+    data = [{name: one[0] for name, one in named(1, number).items()} for number in range(40)]
+    for number, row in enumerate(data):
+        row["labels"][1 + number % 5 :] = -100
+    for row in data[4:8]:
+        row["labels"].fill_(-100)
+    torch.manual_seed(0)
+    module = Causal()
+    batch = {"input_ids": {0: BATCH}, "labels": {0: BATCH}}
+    cluster = train_on_threads(
+        module,
+        (),
+        stage_of_node=cut_into(2),
+        devices=(0, 1),
+        exported=export(module, (), named(4, 99), dynamic_shapes=batch),
+        loss="loss",
     )
-    trainer, module = trainer_of(monkeypatch)
-    model = PipelinedModule(trainer, accumulate=2)
-    losses = {}
+    trainer, _ = trainer_on(cluster, ADAMW, monkeypatch)
+    module, model = copy.deepcopy(module), PipelinedModule(trainer)
+    logs = {}
     for one, optimizer in (
         (model, PipelinedOptimizer(model)),
         (module, torch.optim.AdamW(module.parameters(), lr=0.01, weight_decay=0.1)),
     ):
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path / type(one).__name__),
+            num_train_epochs=2,
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=3,
+            learning_rate=0.01,
+            train_sampling_strategy="sequential",
+            save_steps=3,
+            logging_steps=1,
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+        )
         loop_of = transformers.Trainer(model=one, args=arguments, train_dataset=data, optimizers=(optimizer, None))
         loop_of.train()
-        losses[one] = [entry["loss"] for entry in loop_of.state.log_history if "loss" in entry]
-    assert losses[model] == pytest.approx(losses[module], rel=1e-4)
-    assert len(losses[model]) == 4
+        logs[one] = [(entry["loss"], entry["grad_norm"]) for entry in loop_of.state.log_history if "loss" in entry]
+    assert len(logs[model]) == 8
+    assert logs[model] == [pytest.approx(one, rel=1e-5) for one in logs[module]]
+    assert max(norm for _, norm in logs[module]) > 1.0
     assert_same_weights(trainer, module)
+    assert load_file(tmp_path / type(model).__name__ / "checkpoint-8" / "model.safetensors").keys() == {
+        *module.state_dict()
+    }
