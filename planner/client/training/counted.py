@@ -75,82 +75,119 @@ class Counted:
         return float(counted.size if of_class is None else of_class.astype(np.float64)[counted].sum())
 
 
-def counted_elements(graph: Graph, loss_id: int) -> Counted | None:
-    """None where the loss is no mean over what follows from one input, as far as that is followed here."""
-    makers = _makers(graph)
-    values = graph.values_by_id()
-    positions = {value_id: position for position, (_, value_id) in enumerate(carried(graph.inputs))}
-    chosen = _averaged(graph, makers, loss_id)
-    weights = "" if chosen is None else _state(graph, makers, chosen.weights_id)
-    if chosen is None or weights is None:
-        return None
-    value_id = chosen.value_id
-    calls = list[tuple[Node, Dtype]]()
-    while value_id not in positions:
-        call, dtype = makers.get(value_id), values[value_id].dtype
-        if call is None or dtype is None or not _is_followed(call, [later for later, _ in calls]):
+class GraphLoss:
+    """A loss of a graph, and what made it."""
+
+    def __init__(self, graph: Graph, value_id: int) -> None:
+        self._value_id = value_id
+        self._values = graph.values_by_id()
+        self._inputs = [one for _, one in carried(graph.inputs)]
+        self._makers = {made: node for node in graph.nodes for made in node.outputs if made}
+        # Nothing changes these while the graph is trained.
+        self._fixed = {
+            state.value_id: state.name for state in graph.states if not (state.mutated or state.requires_grad)
+        }
+
+    def counted(self) -> Counted | None:
+        """None where it is no mean over what follows from one input, as far as that is followed here."""
+        chosen = self._averaged(self._value_id)
+        weights = None if chosen is None else self._state(chosen.weights_id)
+        if chosen is None or weights is None:
             return None
-        calls.insert(0, (call, dtype))
-        value_id = _first(call)
-    dtype, dims = values[value_id].dtype, values[value_id].dims
-    along = next(values[one].dims[0] for _, one in carried(graph.inputs) if values[one].dims) if dims else None
-    # What is not cut into microbatches has the whole of it in each.
-    if dtype is None or not dims or dims[0] != along:
-        return None
-    return Counted(
-        position=positions[value_id], dtype=dtype, calls=tuple(calls), ignored=chosen.ignored, weights=weights
-    )
+        value_id = chosen.value_id
+        calls = list[tuple[Node, Dtype]]()
+        while value_id not in self._inputs:
+            call, dtype = self._makers.get(value_id), self._values[value_id].dtype
+            if call is None or dtype is None or not _is_followed(call, [later for later, _ in calls]):
+                return None
+            calls.insert(0, (call, dtype))
+            value_id = _first(call)
+        dtype, dims = self._values[value_id].dtype, self._values[value_id].dims
+        along = next(self._values[one].dims[0] for one in self._inputs if self._values[one].dims) if dims else None
+        # What is not cut into microbatches has the whole of it in each.
+        if dtype is None or not dims or dims[0] != along:
+            return None
+        position = self._inputs.index(value_id)
+        return Counted(position=position, dtype=dtype, calls=tuple(calls), ignored=chosen.ignored, weights=weights)
 
+    def is_sum(self) -> bool:
+        """Whether it is one of torch's with reduction="sum", at most scaled by a number that is the whole batch's."""
+        numbers = {one for one in self._inputs if not self._values[one].dims}
+        made = self._makers.get(self._value_id)
+        while made is not None and not _is_loss_that_sums(made):
+            others = made.arguments[1:]
+            is_scaled = made.operator.name in _SCALES and all(
+                isinstance(one, int | float) or _reference(one) in numbers for one in others
+            )
+            made = self._makers.get(_first(made)) if is_scaled or made.operator.name in _COPIES else None
+        return made is not None
 
-def is_sum(graph: Graph, loss_id: int) -> bool:
-    """Whether the loss is one of torch's with reduction="sum", at most scaled by a number that is the whole batch's."""
-    makers, values = _makers(graph), graph.values_by_id()
-    numbers = {value_id for _, value_id in carried(graph.inputs) if not values[value_id].dims}
-    loss = makers.get(loss_id)
-    while loss is not None and not _is_loss_that_sums(loss):
-        others = loss.arguments[1:]
-        is_scaled = loss.operator.name in _SCALES and all(
-            isinstance(one, int | float) or _reference(one) in numbers for one in others
-        )
-        loss = makers.get(_first(loss)) if is_scaled or loss.operator.name in _COPIES else None
-    return loss is not None
+    def is_over_some_elements(self) -> bool:
+        """Whether it, or a part of it where it is a sum, is a mean over elements that integers or bools among the
+        inputs choose, counted here or not."""
+        averaged = map(self._averaged, self._parts())
+        return any(one is not None and self._is_chosen(one.value_id) for one in averaged)
 
+    def _parts(self) -> Iterator[int]:
+        """What is added up, each scaled or not."""
+        pending, seen = [self._value_id], set[int]()
+        while pending:
+            one = pending.pop()
+            made = self._makers.get(one)
+            if one in seen or made is None:
+                continue
+            seen.add(one)
+            yield one
+            if made.operator.name in _COPIES | _SCALES | {"aten::add"}:
+                added = made.arguments if made.operator.name == "aten::add" else made.arguments[:1]
+                pending += [argument.value_id for argument in added if isinstance(argument, ValueReference)]
 
-def is_over_some_elements(graph: Graph, loss_id: int) -> bool:
-    """Whether the loss, or a part of it where it is a sum, is a mean over elements that integers or bools among the
-    inputs choose, counted here or not."""
-    makers = _makers(graph)
-    averaged = (_averaged(graph, makers, part) for part in _parts(makers, loss_id))
-    return any(one is not None and _is_chosen(graph, makers, one.value_id) for one in averaged)
+    def _is_chosen(self, value_id: int) -> bool:
+        pending, seen = [value_id], set[int]()
+        while pending:
+            one = pending.pop()
+            dtype = self._values[one].dtype
+            if one in self._inputs and dtype is not None and dtype.name.startswith(("INT", "BOOL")):
+                return True
+            if one not in seen and one in self._makers:
+                pending += [read.value_id for read in self._makers[one].arguments if isinstance(read, ValueReference)]
+            seen.add(one)
+        return False
 
+    def _averaged(self, value_id: int) -> _Averaged | None:
+        loss = self._made(value_id, _COPIES)
+        if loss is None:
+            return None
+        if loss.operator.name in _CROSS_ENTROPIES:
+            targets, weights, reduction, ignored = (_of_cross_entropy(loss, position) for position in _OF_CROSS_ENTROPY)
+            dtype = self._values[_reference(targets)].dtype if _reference(targets) else None
+            if reduction != _MEAN or not isinstance(ignored, int) or not (dtype and dtype.name.startswith("INT")):
+                return None
+            return _Averaged(value_id=_reference(targets), ignored=ignored, weights_id=_reference(weights))
+        if loss.operator.qualified_name == "aten::div.Tensor":
+            of, by = (self._made(_reference(argument), _COPIES | _ABOUT) for argument in loss.arguments)
+            return _Averaged(value_id=_first(by)) if of and by and _is_sum(of) and _is_whole(by, "aten::sum") else None
+        selected = self._makers.get(_first(loss)) if _is_whole(loss, "aten::mean") else None
+        if selected is None or selected.operator.name not in _SELECTED:
+            return None
+        mask = selected.arguments[1]
+        mask = mask.items[0] if isinstance(mask, ArgumentList) and len(mask.items) == 1 else mask
+        is_mask = isinstance(mask, ValueReference) and self._values[mask.value_id].dtype is Dtype.BOOL
+        return _Averaged(value_id=_reference(mask)) if is_mask else None
 
-def _parts(makers: Mapping[int, Node], value_id: int) -> Iterator[int]:
-    """What is added up, each scaled or not."""
-    pending, seen = [value_id], set[int]()
-    while pending:
-        one = pending.pop()
-        made = makers.get(one)
-        if one in seen or made is None:
-            continue
-        seen.add(one)
-        yield one
-        if made.operator.name in _COPIES | _SCALES | {"aten::add"}:
-            added = made.arguments if made.operator.name == "aten::add" else made.arguments[:1]
-            pending += [argument.value_id for argument in added if isinstance(argument, ValueReference)]
+    def _state(self, value_id: int) -> str | None:
+        """The name of one that does not change; "" for no value, None for another."""
+        while value_id in self._makers and self._makers[value_id].operator.name in _COPIES:
+            value_id = _first(self._makers[value_id])
+        return self._fixed.get(value_id) if value_id else ""
 
-
-def _is_chosen(graph: Graph, makers: Mapping[int, Node], value_id: int) -> bool:
-    values, inputs = graph.values_by_id(), {one for _, one in carried(graph.inputs)}
-    pending, seen = [value_id], set[int]()
-    while pending:
-        one = pending.pop()
-        dtype = values[one].dtype
-        if one in inputs and dtype is not None and dtype.name.startswith(("INT", "BOOL")):
-            return True
-        if one not in seen and one in makers:
-            pending += [read.value_id for read in makers[one].arguments if isinstance(read, ValueReference)]
-        seen.add(one)
-    return False
+    def _made(self, value_id: int, through: frozenset[str]) -> Node | None:
+        made = self._makers.get(value_id)
+        while made is not None and made.operator.name in through:
+            if any(isinstance(one, ValueReference) for one in made.arguments[1:]):
+                return None
+            made = self._makers.get(_first(made))
+        return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,49 +198,6 @@ class _Averaged:
     value_id: int
     ignored: int | None = None
     weights_id: int = 0
-
-
-def _averaged(graph: Graph, makers: Mapping[int, Node], loss_id: int) -> _Averaged | None:
-    loss = _made(makers, loss_id, _COPIES)
-    if loss is None:
-        return None
-    if loss.operator.name in _CROSS_ENTROPIES:
-        targets, weights, reduction, ignored = (_of_cross_entropy(loss, position) for position in _OF_CROSS_ENTROPY)
-        dtype = graph.values_by_id()[_reference(targets)].dtype if _reference(targets) else None
-        if reduction != _MEAN or not isinstance(ignored, int) or not (dtype and dtype.name.startswith("INT")):
-            return None
-        return _Averaged(value_id=_reference(targets), ignored=ignored, weights_id=_reference(weights))
-    if loss.operator.qualified_name == "aten::div.Tensor":
-        of, by = (_made(makers, _reference(argument), _COPIES | _ABOUT) for argument in loss.arguments)
-        return _Averaged(value_id=_first(by)) if of and by and _is_sum(of) and _is_whole(by, "aten::sum") else None
-    selected = makers.get(_first(loss)) if _is_whole(loss, "aten::mean") else None
-    if selected is None or selected.operator.name not in _SELECTED:
-        return None
-    mask = selected.arguments[1]
-    mask = mask.items[0] if isinstance(mask, ArgumentList) and len(mask.items) == 1 else mask
-    is_mask = isinstance(mask, ValueReference) and graph.values_by_id()[mask.value_id].dtype is Dtype.BOOL
-    return _Averaged(value_id=_reference(mask)) if is_mask else None
-
-
-def _makers(graph: Graph) -> dict[int, Node]:
-    return {value_id: node for node in graph.nodes for value_id in node.outputs if value_id}
-
-
-def _state(graph: Graph, makers: Mapping[int, Node], value_id: int) -> str | None:
-    """Of which nothing changes while it is trained, by its name; "" for no value, None for another."""
-    while value_id in makers and makers[value_id].operator.name in _COPIES:
-        value_id = _first(makers[value_id])
-    fixed = {state.value_id: state.name for state in graph.states if not (state.mutated or state.requires_grad)}
-    return fixed.get(value_id) if value_id else ""
-
-
-def _made(makers: Mapping[int, Node], value_id: int, through: frozenset[str]) -> Node | None:
-    made = makers.get(value_id)
-    while made is not None and made.operator.name in through:
-        if any(isinstance(one, ValueReference) for one in made.arguments[1:]):
-            return None
-        made = makers.get(_first(made))
-    return made
 
 
 def _is_sum(node: Node) -> bool:

@@ -32,7 +32,7 @@ from planner.client.training.checkpoints import (
     forget_older,
     snapshot_requests,
 )
-from planner.client.training.counted import counted_elements, is_over_some_elements, is_sum
+from planner.client.training.counted import GraphLoss
 from planner.client.training.cutting import cut, loss_output, num_rows
 from planner.client.training.learning_rates import Schedule, constant
 from planner.client.training.optimizers import LossScaling, Optimizer, optimizer_to_proto
@@ -176,10 +176,11 @@ class Trainer:
         self.chosen = None if outputs is None else choose_outputs(graph, outputs)
         self._has_warned = False
         self._class_weights: RawTensor | None = None
-        self._reduction = "sum" if reduction == "mean" and is_sum(graph, loss_value) else reduction
+        of_graph = GraphLoss(graph, loss_value)
+        self._reduction = "sum" if reduction == "mean" and of_graph.is_sum() else reduction
         # What the loss is a mean over, where the graph says it.
-        self.counted = counted_elements(graph, loss_value) if reduction == "mean" else None
-        if reduction == "mean" and self.counted is None and is_over_some_elements(graph, loss_value):
+        self.counted = of_graph.counted() if reduction == "mean" else None
+        if reduction == "mean" and self.counted is None and of_graph.is_over_some_elements():
             warnings.warn(
                 "the loss, or a part of it, is a mean over targets, or what a mask selects, in a way that is not "
                 "counted here: microbatches count their rows. Where padding makes them differ, give reduction= a "

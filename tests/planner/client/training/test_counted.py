@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from planner.client.export import export
 from planner.client.tensors import to_raw
-from planner.client.training.counted import counted_elements, is_over_some_elements, is_sum
+from planner.client.training.counted import GraphLoss
 from planner.client.training.cutting import loss_output
 from planner.graph.ir import Dtype, Graph, OperatorKind
 from planner.graph.operators import facts_of, load_vocabulary
@@ -109,7 +109,7 @@ def selected_by_a_mask(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tens
 )
 @pytest.mark.parametrize("kind", ["torch", "numpy"])
 def test_what_is_not_left_out_is_counted(loss: Loss, counts: list[int], kind: str) -> None:
-    counted = counted_elements(*graph_of(loss))
+    counted = GraphLoss(*graph_of(loss)).counted()
 
     assert counted is not None
     for row, count in zip(LABELS.split(1), counts, strict=True):
@@ -173,18 +173,18 @@ def in_the_batch(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 )
 def test_other_losses_are_left_to_who_knows(loss: Loss, is_told: bool) -> None:
     graph, loss_id = graph_of(loss)
-    assert counted_elements(graph, loss_id) is None
-    assert is_over_some_elements(graph, loss_id) == is_told
+    assert GraphLoss(graph, loss_id).counted() is None
+    assert GraphLoss(graph, loss_id).is_over_some_elements() == is_told
 
 
 def test_probabilities_are_no_targets_that_one_could_leave_out() -> None:
     graph, loss_id = graph_of(of_probabilities, LABELS.repeat(1, 6))
-    assert counted_elements(graph, loss_id) is None
-    assert not is_over_some_elements(graph, loss_id)
+    assert GraphLoss(graph, loss_id).counted() is None
+    assert not GraphLoss(graph, loss_id).is_over_some_elements()
 
 
 def test_a_mask_may_be_an_input() -> None:
-    counted = counted_elements(*graph_of(lambda logits, mask: logits.mean(-1)[mask].mean(), LABELS > 0))
+    counted = GraphLoss(*graph_of(lambda logits, mask: logits.mean(-1)[mask].mean(), LABELS > 0)).counted()
     assert counted is not None
     assert counted.count((None, LABELS > 0)) == 4
 
@@ -198,7 +198,7 @@ class Weighed(Model):
 def test_classes_count_what_they_weigh() -> None:
     module = Weighed(plain).train()
     graph = export(module, (torch.randn(2, 5, 3), LABELS), compare=False).graph
-    counted = counted_elements(graph, loss_output(graph, "loss")[1])
+    counted = GraphLoss(graph, loss_output(graph, "loss")[1]).counted()
     assert counted is not None
     assert counted.weights == "weights"
     weights = to_raw(torch.tensor([0.0, 0.5, 2.0, 4.0, 8.0, 16.0]), Dtype.FLOAT32)
@@ -214,8 +214,8 @@ class WeighedByWhatItWrites(Weighed):
 def test_weights_that_change_are_left_to_who_knows() -> None:
     graph = export(WeighedByWhatItWrites(plain).train(), (torch.randn(2, 5, 3), LABELS), compare=False).graph
     loss_id = loss_output(graph, "loss")[1]
-    assert counted_elements(graph, loss_id) is None
-    assert is_over_some_elements(graph, loss_id)
+    assert GraphLoss(graph, loss_id).counted() is None
+    assert GraphLoss(graph, loss_id).is_over_some_elements()
 
 
 class OfAll(Model):
@@ -227,7 +227,7 @@ class OfAll(Model):
 
 def test_so_is_what_each_microbatch_has_whole() -> None:
     graph = export(OfAll(plain).train(), (torch.randn(3, 5, 3), LABELS), compare=False).graph
-    assert counted_elements(graph, loss_output(graph, "loss")[1]) is None
+    assert GraphLoss(graph, loss_output(graph, "loss")[1]).counted() is None
 
 
 def squares_summed(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -258,7 +258,7 @@ def summed_by_rows(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_a_loss_that_is_a_sum_is_seen_to_be_one(loss: Loss, sums: bool) -> None:
-    assert is_sum(*graph_of(loss)) == sums
+    assert GraphLoss(*graph_of(loss)).is_sum() == sums
 
 
 class ByANumber(Model):
@@ -270,7 +270,7 @@ class ByANumber(Model):
 
 def test_a_sum_by_a_number_that_each_microbatch_is_given_stays_one() -> None:
     graph = export(ByANumber(plain).train(), (torch.randn(2, 5, 3), LABELS, torch.tensor(4)), compare=False).graph
-    assert is_sum(graph, loss_output(graph, "loss")[1])
+    assert GraphLoss(graph, loss_output(graph, "loss")[1]).is_sum()
 
 
 def test_a_reduction_is_where_the_schema_has_it() -> None:
