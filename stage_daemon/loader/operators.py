@@ -18,17 +18,11 @@ from stage_daemon.custom_operators import CustomOperator
 from stage_daemon.errors import InvalidRequest, UnsupportedOperator
 from stage_daemon.loader.bounds import shown
 from stage_daemon.loader.higher_order import run_cond, run_custom_function
-from stage_daemon.loader.packed import float8_product, int4_product
 from stage_daemon.loader.scalars import SCALAR_FUNCTIONS
 from stage_daemon.loader.trusted_places import with_checks
 from stage_daemon.loader.vocabulary import rows
 
 OperatorKey = tuple[int, str, str]
-# Of the same arguments, for operators whose kernels do not check the shapes of all.
-_CHECKED: Mapping[str, Callable[..., Any]] = {
-    "aten::_weight_int4pack_mm_for_cpu": int4_product,
-    "aten::_scaled_mm": float8_product,
-}
 _HIGHER_ORDER: Mapping[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "cond": (run_cond, ("condition", "if_true", "if_false", "operands")),
     "custom_function": (
@@ -117,7 +111,7 @@ def _aten(name: str, overload: str) -> Implementation:
         f"operators.txt: {name}.{overload} writes an argument out"
     )
     names = [argument.name for argument in arguments]
-    return _of_schema(with_checks(name, _CHECKED.get(name, function), names), arguments)
+    return _of_schema(with_checks(name, function, names), arguments)
 
 
 def _of_schema(function: Callable[..., Any], arguments: Sequence[Any]) -> Implementation:

@@ -13,10 +13,13 @@ from typing import Any
 
 import torch
 
+from stage_daemon.loader.packed import check_float8_product, check_int4_product
+
 Function = Callable[..., Any]
 # By the names in the schema; those that were not given are not in it.
 _Arguments = Mapping[str, Any]
-# What has to hold, and what is wrong else: the same words for all sizes, so that they are compiled once.
+# What has to hold, and what is wrong else: the same words for all sizes, so that they are compiled once. What is wrong
+# with shapes alone raises InvalidRequest.
 _Check = Callable[[_Arguments], tuple[torch.Tensor, str] | None]
 
 
@@ -92,6 +95,8 @@ _CHECKS: Mapping[str, _Check] = {
     "aten::_embedding_bag": _bags,
     "aten::_grouped_mm": _groups,
     "aten::_pad_packed_sequence": _batch_sizes,
+    "aten::_scaled_mm": check_float8_product,
+    "aten::_weight_int4pack_mm_for_cpu": check_int4_product,
     "aten::ctc_loss": _labels,
     "aten::embedding_bag": _bags,
     "aten::grid_sampler": _grid,

@@ -207,11 +207,9 @@ class PipelinedModule(nn.Module):
             )
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """Read from the daemons, under the module's own names. Tied ones are copies, as files need them."""
-        seen = set[int]()
+        """Read from the daemons, under the module's own names; tied ones each by itself, as files take them."""
         for name, tensor in self.trainer.state_dict().items():
-            destination[prefix + name] = tensor.clone() if tensor.data_ptr() in seen else tensor
-            seen.add(tensor.data_ptr())
+            destination[prefix + name] = tensor
 
     def _load_from_state_dict(
         self,
@@ -236,10 +234,14 @@ class PipelinedModule(nn.Module):
 
 
 class PipelinedOptimizer(torch.optim.Optimizer):
-    """Its learning rate is what schedulers change; groups of the deployment's optimizer keep their ratio to it."""
+    """Its learning rate is what schedulers change; groups of the deployment's optimizer keep their ratio to it.
 
-    def __init__(self, model: PipelinedModule) -> None:
+    `keep`: of the checkpoints that `state_dict` has the planner keep, how many stay, the latest; None: all.
+    """
+
+    def __init__(self, model: PipelinedModule, *, keep: int | None = None) -> None:
         self._model = model
+        self._keep = keep
         self.result: StepResult | None = None
         super().__init__([model.stand_in], {"lr": model.trainer.learning_rate})
 
@@ -261,7 +263,7 @@ class PipelinedOptimizer(torch.optim.Optimizer):
         """Names the checkpoint that it has the planner keep, of the weights and of what each stage's optimizer keeps;
         none before the first step."""
         trainer = self._model.trainer
-        kept = trainer.save().result().id if trainer.num_steps else ""
+        kept = trainer.save(keep=self._keep).result().id if trainer.num_steps else ""
         return {**super().state_dict(), _CHECKPOINT: kept}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -357,13 +357,15 @@ def test_the_optimizers_states_are_a_checkpoint(monkeypatch: pytest.MonkeyPatch,
     saved = SavedHere()
     trainer, module = trainer_of(monkeypatch, saved=saved)
     model = PipelinedModule(trainer)
-    optimizer = PipelinedOptimizer(model)
+    optimizer = PipelinedOptimizer(model, keep=1)
     # As accelerate does before the first step.
     at_first = optimizer.state_dict()
     optimizer.load_state_dict(at_first)
     assert not saved.checkpoints
     list(loop(model, optimizer, 1, num_steps=2))
+    optimizer.state_dict()
     torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    assert [one.record.id for one in saved.checkpoints] == ["ckpt-2"]
     with pytest.raises(Conflict, match="from before the first step"):
         optimizer.load_state_dict(at_first)
     own = torch.optim.AdamW(module.parameters(), lr=0.01, weight_decay=0.1)
