@@ -19,4 +19,5 @@ On the way        least_cut: of a network, exactly
 Afterwards        replacement: another assignment in the place of one, of which few weights move
 
 Folders import in one direction: modes, portfolio, bounds, ordered, then placement, training and recomputation.
+Why each search is as it is, and what was tried and lost: docs/design.
 """
