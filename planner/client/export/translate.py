@@ -19,6 +19,7 @@ from planner.client.export.encode_states import encode_states
 from planner.client.export.exported_model import ExportedModel
 from planner.client.export.keyword_inputs import by_name
 from planner.client.export.passes.copied_states import copy_written_states
+from planner.client.export.passes.default_dtypes import name_default_dtypes
 from planner.client.export.passes.dense_gradients import dense_gradients
 from planner.client.export.passes.drop_assertions import drop_assertions
 from planner.client.export.passes.drop_dead import drop_dead
@@ -116,6 +117,7 @@ def canonicalise(module: fx.GraphModule, constants: Mapping[str, torch.Tensor]) 
     flatten_regions(module)
     for part in module.modules():
         if isinstance(part, fx.GraphModule):
+            name_default_dtypes(part.graph)
             write_out_attention(part)
             drop_assertions(part.graph)
             grouped_products(part.graph)
