@@ -5,6 +5,7 @@ What torch captures         capture, with keyword_inputs, plain_weights, custom_
                             remedies, where it refuses
 What it would forget        gradient_hooks, inference_mode, changed_states; unchanged, the module as it was before
 Is it the module?           compare, with example_runs and random_numbers
+Can it be trained in parts? independent_rows
 The program as records      encode_nodes, encode_signature, encode_states; of these values, arguments, operators,
                             containers, dtypes, module_paths, regions
 Sizes                       symbols, symbol_names, roundings

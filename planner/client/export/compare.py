@@ -20,30 +20,19 @@ outside of torch.export too.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
-from torch import fx, nn
-from torch.export import ExportedProgram
 
-from planner.client.export.example_runs import Outputs, Runs, has_fractions
+from planner.client.export.example_runs import WITHOUT_COMPARISON, Outputs, Runs, has_fractions
 
 # Of eight layers that are each left out at one call in ten, every other call leaves one out.
 _CALLS, _CALLS_THAT_DRAW = 2, 8
-_WITHOUT = "Without this check: compare=False, --no-compare"
 
 
-def difference_of_numbers(
-    module: nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> str:
+def difference_of_numbers(runs: Runs) -> str:
     """What to say of the output that is farthest off, where that is more than other roundings explain; else nothing."""
-    runs = Runs(module=module, program=program, args=args, kwargs=kwargs)
-    if not runs.are_possible:
-        return ""
-    rounding = _rounding(program)
+    rounding = runs.rounding
     try:
         with runs.of_module() as calls:
             given = calls.run()
@@ -91,7 +80,7 @@ def _of_program(runs: Runs, given: Outputs, rounding: float) -> str:
     return (
         f"{runs.name}: on the example inputs, what torch.export captured gives other numbers than the "
         f"module: {name} is off by {difference:.2g}, its largest value being {largest:.2g}. Daemons run what was "
-        f"captured. {cause} {_WITHOUT}"
+        f"captured. {cause} {WITHOUT_COMPARISON}"
     )
 
 
@@ -99,19 +88,22 @@ def _of_gradients(runs: Runs, rounding: float) -> str:
     if not runs.have_gradients:
         return ""
     given = runs.gradients_of_module()
-    farthest = _farthest_gradient(given, runs.gradients_of_program(), rounding)
-    if farthest is None or _farthest_gradient(given, runs.gradients_of_module(), rounding):
+    farthest = farthest_gradient(given, runs.gradients_of_program(), rounding)
+    if farthest is None or farthest_gradient(given, runs.gradients_of_module(), rounding):
         return ""
     name, difference, largest = farthest
     return (
         f"{runs.name}: on the example inputs, what torch.export captured is trained otherwise than the module: the "
         f"gradient of {name} is off by {difference:.2g}, its largest value being {largest:.2g}. Somewhere the forward "
-        f"changes what autograd does, and torch.export does not capture it. {_WITHOUT}"
+        f"changes what autograd does, and torch.export does not capture it. {WITHOUT_COMPARISON}"
     )
 
 
-def _farthest_gradient(given: Outputs, other: Outputs, rounding: float) -> tuple[str, float, float] | None:
-    """As of outputs; gradients that are next to nothing beside others are nothing but roundings."""
+def farthest_gradient(given: Outputs, other: Outputs, rounding: float) -> tuple[str, float, float] | None:
+    """The name, difference and largest value of the gradient that is farthest off for its size, if any is too far.
+
+    Those that are next to nothing beside others are nothing but roundings.
+    """
     pairs = [
         (name, torch.zeros_like(two) if one is None else one, torch.zeros_like(one) if two is None else two)
         for (name, one), (_, two) in zip(given, other, strict=True)
@@ -142,24 +134,9 @@ def _between_calls(runs: Runs, causes: _Causes, rounding: float) -> str:
                 return (
                     f"{runs.name}: on the same inputs, {name} is off by {difference:.2g} from one call to another, its "
                     f"largest value being {largest:.2g}. The forward {causes}, and what torch.export captured has what "
-                    f"it met then for ever. Count in a buffer, and draw with torch. {_WITHOUT}"
+                    f"it met then for ever. Count in a buffer, and draw with torch. {WITHOUT_COMPARISON}"
                 )
     return ""
-
-
-def _rounding(program: ExportedProgram) -> float:
-    """How far apart, relative to the largest, other orders of the same operations may be: half of the digits of the
-    coarsest number that the program has.
-    """
-    dtypes = {
-        leaf.dtype
-        for part in program.graph_module.modules()
-        if isinstance(part, fx.GraphModule)
-        for node in part.graph.nodes
-        for leaf in pytree.tree_leaves(node.meta.get("val"))
-        if isinstance(leaf, torch.Tensor) and has_fractions(leaf)
-    }
-    return math.sqrt(max((torch.finfo(dtype).eps for dtype in dtypes), default=0.0))
 
 
 def _farthest(given: Outputs, other: Outputs, rounding: float) -> tuple[str, float, float] | None:

@@ -6,6 +6,7 @@ seed of torch's random numbers, and takes none of the caller's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from planner.client.export.random_numbers import python_draws, torch_draws
 from planner.client.export.states import tensor_of
 from planner.client.export.unchanged import is_carried, unchanged
 
+WITHOUT_COMPARISON = "Without this check: compare=False, --no-compare"
 _MAX_BUFFER_BYTES = 1 << 30
 # Of parameters that are trained and of all that operators make, which a backward pass keeps at most.
 _MAX_TRAINED_BYTES = 1 << 32
@@ -32,6 +34,8 @@ _STATES = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _SEED = 1_839_402_167
 # Each by its place; behind a module's outputs, what its call has left in its buffers.
 Outputs = list[tuple[str, Any]]
+# What a backward pass begins from, of a call's outputs.
+Total = Callable[[Sequence[Any]], torch.Tensor | None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -75,17 +79,41 @@ class Runs:
     def have_gradients(self) -> bool:
         """None are taken where they would need much memory, nor where custom functions are called: the program as it is
         run here has none of theirs."""
-        parts = (part for part in self.program.graph_module.modules() if isinstance(part, fx.GraphModule))
-        calls = [node for part in parts for node in part.graph.nodes if node.op == "call_function"]
-        trained = self._trained().values()
-        if not (self.module.training and trained) or any(node.target is CUSTOM_FUNCTION for node in calls):
-            return False
+        is_trained = self.module.training and self._trained()
+        return bool(is_trained) and self.are_small and not any(node.target is CUSTOM_FUNCTION for node in self._nodes())
+
+    @cached_property
+    def are_small(self) -> bool:
+        """What is trained, and all that operators make."""
+        calls = (node for node in self._nodes() if node.op == "call_function")
         made = (leaf for node in calls for leaf in pytree.tree_leaves(node.meta.get("val")))
-        return sum(map(_num_bytes, (*trained, *made))) <= _MAX_TRAINED_BYTES
+        return sum(map(_num_bytes, (*self._trained().values(), *made))) <= _MAX_TRAINED_BYTES
+
+    @cached_property
+    def rounding(self) -> float:
+        """How far apart, relative to the largest, other orders of the same operations may be: half of the digits of the
+        coarsest number that the program has."""
+        dtypes = {
+            leaf.dtype
+            for node in self._nodes()
+            for leaf in pytree.tree_leaves(node.meta.get("val"))
+            if isinstance(leaf, torch.Tensor) and has_fractions(leaf)
+        }
+        return math.sqrt(max((torch.finfo(dtype).eps for dtype in dtypes), default=0.0))
+
+    def _nodes(self) -> Iterator[fx.Node]:
+        """Of the program and of its bodies."""
+        for part in self.program.graph_module.modules():
+            if isinstance(part, fx.GraphModule):
+                yield from part.graph.nodes
 
     def gradients_of_module(self) -> Outputs:
         """By parameter, of a sum of all outputs in which no two weigh the same."""
-        args, kwargs = _cloned((self.args, dict(self.kwargs)))
+        return self.gradients_on(self.args, self.kwargs, _weighed_sum)
+
+    def gradients_on(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], total: Total) -> Outputs:
+        """By parameter, of what is made of the leaves that the module returns on these inputs."""
+        args, kwargs = _cloned((args, dict(kwargs)))
         trained = self._trained()
         with (
             unchanged(self.module),
@@ -95,13 +123,13 @@ class Runs:
             torch.enable_grad(),
             _own_gradients(trained.values()),
         ):
-            return _gradients(pytree.tree_leaves(self.module(*args, **kwargs)), trained)
+            return _gradients(total(pytree.tree_leaves(self.module(*args, **kwargs))), trained)
 
     def gradients_of_program(self) -> Outputs:
         inputs, states = self._program_inputs()
         trained = {name: states[id(one)] for name, one in self._trained().items()}
         with self._from_one_seed(), torch.enable_grad(), _own_gradients(trained.values()):
-            return _gradients(self._run_program(inputs), trained)
+            return _gradients(_weighed_sum(self._run_program(inputs)), trained)
 
     def _trained(self) -> dict[str, torch.Tensor]:
         """All but those that are captured as others are, such as plain tensors in the place of quantised ones."""
@@ -209,12 +237,16 @@ def _num_bytes(tensor: Any) -> int:
     return (elements if isinstance(elements, int) else elements.node.hint or 0) * tensor.itemsize
 
 
-def _gradients(outputs: Iterable[Any], trained: Mapping[str, torch.Tensor]) -> Outputs:
+def _gradients(total: torch.Tensor | None, trained: Mapping[str, torch.Tensor]) -> Outputs:
     """None where there is none. Leaves the parameters with them."""
-    sums = [_weighed(leaf) for leaf in outputs if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-    if sums:
-        torch.stack(sums).sum().backward()  # type: ignore[no-untyped-call]
+    if total is not None:
+        total.backward()  # type: ignore[no-untyped-call]
     return [(name, parameter.grad) for name, parameter in trained.items()]
+
+
+def _weighed_sum(outputs: Iterable[Any]) -> torch.Tensor | None:
+    sums = [_weighed(leaf) for leaf in outputs if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    return torch.stack(sums).sum() if sums else None
 
 
 def _weighed(output: torch.Tensor) -> torch.Tensor:

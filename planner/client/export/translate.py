@@ -16,7 +16,9 @@ from planner.client.export.compare import difference_of_numbers
 from planner.client.export.encode_nodes import NodeEncoder
 from planner.client.export.encode_signature import encode_inputs, encode_outputs
 from planner.client.export.encode_states import encode_states
+from planner.client.export.example_runs import Runs
 from planner.client.export.exported_model import ExportedModel
+from planner.client.export.independent_rows import dependence_of_rows
 from planner.client.export.keyword_inputs import by_name
 from planner.client.export.passes.copied_states import copy_written_states
 from planner.client.export.passes.default_dtypes import name_default_dtypes
@@ -59,7 +61,9 @@ def translate(
     dynamic_shapes = by_name(module, kwargs, dynamic_shapes)
     captured = capture(module, args, kwargs, dynamic_shapes, strict)
     program = captured.program
-    difference = difference_of_numbers(module, program, args, kwargs) if compare else ""
+    runs = Runs(module=module, program=program, args=args, kwargs=kwargs)
+    is_compared = compare and runs.are_possible
+    warned = [difference_of_numbers(runs)] if is_compared else []
     canonicalise(program.graph_module, _constants(program))
     states = captured_states(program)
     if module.training:
@@ -88,8 +92,10 @@ def translate(
         custom_backwards=captured.custom_backwards,
     )
     check_graph(graph)
-    if difference:
-        warnings.warn(difference, PlannerWarning, stacklevel=3)
+    if is_compared:
+        warned.append(dependence_of_rows(runs, graph))
+    for warning in filter(None, warned):
+        warnings.warn(warning, PlannerWarning, stacklevel=3)
     return ExportedModel(graph=graph, tensors=_stored(states))
 
 
