@@ -64,9 +64,9 @@ class Activations(Enum):
 class Training:
     """A step runs `microbatches` forward and backward under a schedule, then the optimizer once.
 
-    `optimizer_bytes_per_parameter` counts an optimizer's own state and copies for each trained element (Adam: 8, with a
-    float32 master copy 12). A backward pass takes `backward_ratio` times its forward pass, and where activations are
-    computed again one forward pass more.
+    `optimizer_bytes_per_parameter` counts an optimizer's own state and copies for each trained element (Adam: 8; of
+    bfloat16 with float32 copies, which also take the sums of gradients, 16). A backward pass takes `backward_ratio`
+    times its forward pass, and where activations are computed again one forward pass more.
     """
 
     schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B

@@ -140,7 +140,8 @@ def test_the_command_trains_writes_the_weights_and_goes_on(
     monkeypatch.setattr("examples.tiny_gpt.LAYERS", 1)
     target = tmp_path / "weights.safetensors"
     command = ["train", "examples.tiny_gpt:build", "--data", "examples.tiny_gpt:batches", "--steps", "6", "--seed", "s"]
-    command += ["--optimizer", "adamw:lr=0.003", "--microbatches", "4", "--cosine", "1", "--out", str(target)]
+    command += ["--optimizer", "adamw:lr=0.003,amsgrad=true", "--master-weights", "--microbatches", "4"]
+    command += ["--cosine", "1", "--out", str(target)]
     command += ["--run", "command", "--every", "4", "--reduction", "tests.builders.tokens:num_tokens"]
 
     def call(*arguments: str) -> tuple[int | str | None, str, str]:
@@ -155,6 +156,11 @@ def test_the_command_trains_writes_the_weights_and_goes_on(
     assert document["last_loss"] < document["first_loss"]
     assert 0 <= document["predicted_bubble_share"] < 1
     assert document["tokens_per_second"] > 0
+    with PlannerClient(cluster.planner_address) as client:
+        training = client.get_plan(document["plan_id"]).options.training
+    # Three of float32 for each parameter; none has fewer bits than its master would.
+    assert training is not None
+    assert training.optimizer_bytes_per_parameter == 12.0
     module = build()[0]
     module.load_state_dict(read_torch_file(target))
     with torch.no_grad():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +22,14 @@ from planner.cli.progress import rollout_bars, training_bar, upload_bars
 from planner.cli.tensor_files import as_raw, check_writable, write_tensors
 from planner.client.microbatches import carried
 from planner.client.records import RecoveryPolicy
-from planner.client.training import Checkpointing, StepResult, Trainer, cosine, optimizer_from_text
+from planner.client.training import (
+    Checkpointing,
+    StepResult,
+    Trainer,
+    bytes_per_parameter,
+    cosine,
+    optimizer_from_text,
+)
 from planner.errors import InvalidArgument
 from planner.graph.ir import Graph
 from planner.partition.objective import Activations, Objective, PipelineSchedule, Training
@@ -48,6 +56,12 @@ def train(
     optimizer: Annotated[
         str, typer.Option("--optimizer", help="sgd, adam, adamw or adafactor with options: adamw:lr=3e-4,eps=1e-8.")
     ] = "adamw:lr=3e-4",
+    master_weights: Annotated[
+        bool,
+        typer.Option(
+            "--master-weights", help="Step float32 copies of bfloat16 and float16 weights, and add gradients up so."
+        ),
+    ] = False,
     loss: Annotated[
         str | None, typer.Option("--loss", help="Output to train on; the only scalar one if left out.")
     ] = None,
@@ -102,14 +116,19 @@ def train(
     if not run and (every or resume or recovery not in (None, RecoveryPolicy.MANUAL)):
         raise InvalidArgument("--every, --resume and --recovery need checkpoints; name their run by --run NAME")
     checkpoints = Checkpointing(run=run, every=every, keep=keep) if run else None
-    optimizer_settings = optimizer_from_text(optimizer)
+    optimizer_settings = replace(optimizer_from_text(optimizer), master_weights=master_weights)
     batches = _batches(data)
     counted = _reduction(reduction)
     exported = export_from_factory(source, None)
     options = PlanOptions(
         mode=OptimalMode(num_stages=stages, replicate=replicate),
         objective=Objective.STEP_TIME,
-        training=Training(schedule=schedule, microbatches=microbatches, activations=activations),
+        training=Training(
+            schedule=schedule,
+            microbatches=microbatches,
+            activations=activations,
+            optimizer_bytes_per_parameter=bytes_per_parameter(optimizer_settings, exported.graph),
+        ),
     )
     with connect(server) as client:
         start = client.latest_checkpoint(run) if resume else None

@@ -238,10 +238,11 @@ def _num_bytes(tensor: Any) -> int:
 
 
 def _gradients(total: torch.Tensor | None, trained: Mapping[str, torch.Tensor]) -> Outputs:
-    """None where there is none. Leaves the parameters with them."""
+    """Dense, as they are trained with; None where there is none. Leaves the parameters with them."""
     if total is not None:
         total.backward()  # type: ignore[no-untyped-call]
-    return [(name, parameter.grad) for name, parameter in trained.items()]
+    gradients = ((name, parameter.grad) for name, parameter in trained.items())
+    return [(name, None if one is None else one.to_dense()) for name, one in gradients]
 
 
 def _weighed_sum(outputs: Iterable[Any]) -> torch.Tensor | None:

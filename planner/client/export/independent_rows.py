@@ -41,11 +41,11 @@ def dependence_of_rows(runs: Runs, graph: Graph) -> str:
             return ""
         with _in_eval_mode(runs.module):
             whole = _gradients(runs, leaves, leaves)
-            parts = [_gradients(runs, leaves, half) for half in halves]
+            joined = _joined(shares, [_gradients(runs, leaves, half) for half in halves])
     except Exception:
         # What runs only as it was captured cannot be told anything of.
         return ""
-    farthest = farthest_gradient(whole, _joined(shares, parts), runs.rounding)
+    farthest = farthest_gradient(whole, joined, runs.rounding)
     if farthest is None:
         return ""
     name, difference, largest = farthest
@@ -90,7 +90,7 @@ def _joined(shares: Sequence[float], parts: Sequence[Outputs]) -> Outputs:
     joined = []
     for (name, _), *of_halves in zip(parts[0], *parts, strict=True):
         present = [share * one for share, (_, one) in zip(shares, of_halves, strict=True) if one is not None]
-        joined.append((name, sum(present) if present else None))
+        joined.append((name, torch.stack(present).sum(0) if present else None))
     return joined
 
 

@@ -10,7 +10,13 @@
 
 from planner.client.training.checkpoints import Checkpointing
 from planner.client.training.learning_rates import constant, cosine, linear
-from planner.client.training.optimizers import LossScaling, Optimizer, ParameterGroup, optimizer_from_text
+from planner.client.training.optimizers import (
+    LossScaling,
+    Optimizer,
+    ParameterGroup,
+    bytes_per_parameter,
+    optimizer_from_text,
+)
 from planner.client.training.trainer import StepResult, Trainer
 
 __all__ = [
@@ -20,6 +26,7 @@ __all__ = [
     "ParameterGroup",
     "StepResult",
     "Trainer",
+    "bytes_per_parameter",
     "constant",
     "cosine",
     "linear",

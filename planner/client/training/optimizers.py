@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.errors import InvalidArgument
+from planner.graph.ir import Graph
 from protos.v1 import stage_daemon_pb2
 
 NAMES = ("sgd", "adam", "adamw", "adafactor")
+_MASTER_BYTES = 4
 Option = float | bool | Sequence[float]
 
 
@@ -28,7 +31,8 @@ class ParameterGroup:
 class Optimizer:
     """`options` as the keyword arguments of torch.optim's class, "lr" left out. The first group that fits counts.
 
-    `master_weights` keeps float32 copies of bfloat16 and float16 parameters, and steps those.
+    `master_weights` keeps float32 copies of bfloat16 and float16 parameters, steps those, and adds microbatches'
+    gradients up in float32 too.
     """
 
     name: str
@@ -48,6 +52,36 @@ class Optimizer:
         """One per group, and last that of all other parameters."""
         own = [group.learning_rate for group in self.groups]
         return [(self.learning_rate if rate is None else rate) * factor for rate in (*own, None)]
+
+
+def bytes_per_parameter(optimizer: Optimizer, graph: Graph) -> float:
+    """What daemons keep for each trained element beside it and its gradient, on average over the graph: for plans, as
+    Training.optimizer_bytes_per_parameter. An option that a group has counts for all parameters."""
+    options = [optimizer.options, *(group.options for group in optimizer.groups)]
+    values = graph.values_by_id()
+    trained = {state.tie_group or state.name: values[state.value_id] for state in graph.states if state.requires_grad}
+    kept = num_elements = 0.0
+    for value in trained.values():
+        dims = [dim for dim in value.dims if isinstance(dim, int)]
+        assert value.dtype is not None
+        stepped = value.dtype.size_bytes
+        has_master = optimizer.master_weights and stepped < _MASTER_BYTES
+        if has_master:
+            # The copy, and the sum of gradients.
+            stepped, kept = _MASTER_BYTES, kept + 2 * _MASTER_BYTES * math.prod(dims)
+        num_elements += math.prod(dims)
+        kept += stepped * _num_kept(optimizer.name, options, dims)
+    return kept / num_elements if num_elements else 0.0
+
+
+def _num_kept(name: str, options: Sequence[Mapping[str, Option]], dims: Sequence[int]) -> int:
+    """Elements that torch's optimizer keeps for a parameter."""
+    whole = math.prod(dims)
+    if name == "sgd":
+        return whole if any(one.get("momentum") for one in options) else 0
+    if name == "adafactor":
+        return whole if len(dims) < 2 else whole // dims[-1] + whole // dims[-2]
+    return whole * (3 if any(one.get("amsgrad") for one in options) else 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

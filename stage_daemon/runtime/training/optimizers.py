@@ -30,11 +30,9 @@ class StageOptimizer:
 
     def __init__(self, settings: OptimizerSettings, weights: Sequence[Weight]) -> None:
         self._weights = weights
-        self._masters: dict[torch.nn.Parameter, torch.Tensor] = {}
-        if settings.master_weights:
-            for weight in weights:
-                if weight.parameter.dtype.itemsize < _MASTER.itemsize:
-                    self._masters[weight.parameter] = weight.parameter.detach().to(_MASTER)
+        for weight in weights:
+            has_master = settings.master_weights and weight.parameter.dtype.itemsize < _MASTER.itemsize
+            weight.keep_master(_MASTER if has_master else None)
         self._optimizer = self._build(settings, weights)
 
     def step(self, learning_rates: Sequence[float], clip: torch.Tensor | None) -> None:
@@ -42,31 +40,30 @@ class StageOptimizer:
         if self._optimizer is None:
             return
         for weight in self._weights:
-            if clip is not None and weight.parameter.grad is not None:
-                weight.parameter.grad.mul_(clip)
-        for parameter, master in self._masters.items():
-            master.grad = None if parameter.grad is None else parameter.grad.to(_MASTER)
+            if clip is not None and weight.stepped.grad is not None:
+                weight.stepped.grad.mul_(clip)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rates[group["index"]]
         self._optimizer.step()
         with torch.no_grad():
-            for parameter, master in self._masters.items():
-                parameter.copy_(master)
+            for weight in self._weights:
+                if weight.master is not None:
+                    weight.parameter.copy_(weight.master)
 
     def pushed(self, names: frozenset[str]) -> None:
         """States of these names were written from outside: their masters follow."""
         for weight in self._weights:
-            if weight.parameter in self._masters and not names.isdisjoint(weight.names):
-                self._masters[weight.parameter].copy_(weight.parameter.detach())
+            if weight.master is not None and not names.isdisjoint(weight.names):
+                weight.master.copy_(weight.parameter.detach())
 
     def kept(self, weight: Weight) -> dict[str, torch.Tensor]:
         """What is kept for a weight beside it, as torch's class names it, and its master. Before its first step that
         is at most the master."""
         tensors: dict[str, torch.Tensor] = {}
-        if weight.parameter in self._masters:
-            tensors[MASTER] = self._masters[weight.parameter]
+        if weight.master is not None:
+            tensors[MASTER] = weight.master
         if self._optimizer is not None:
-            state = self._optimizer.state.get(self._stepped(weight), {})
+            state = self._optimizer.state.get(weight.stepped, {})
             tensors |= {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
         return tensors
 
@@ -89,9 +86,10 @@ class StageOptimizer:
 
     def put_back(self, weight: Weight, tensors: Mapping[str, torch.Tensor]) -> None:
         """As `kept` gave them, and `check` found them right."""
-        stepped = self._stepped(weight)
+        stepped = weight.stepped
         if MASTER in tensors:
-            self._masters[weight.parameter].copy_(tensors[MASTER])
+            assert weight.master is not None
+            weight.master.copy_(tensors[MASTER])
         assert self._optimizer is not None
         # Torch counts steps on the CPU.
         self._optimizer.state[stepped] = {
@@ -100,14 +98,11 @@ class StageOptimizer:
             if name != MASTER
         }
 
-    def _stepped(self, weight: Weight) -> torch.Tensor:
-        return self._masters.get(weight.parameter, weight.parameter)
-
     def _declared(self, weight: Weight) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
         """Of what is kept for a weight that has been stepped, all dtypes and dims."""
-        stepped = self._stepped(weight)
+        stepped = weight.stepped
         like = stepped.dtype, tuple(stepped.shape)
-        layouts = {MASTER: like} if weight.parameter in self._masters else {}
+        layouts = {} if weight.master is None else {MASTER: like}
         assert self._optimizer is not None
         [options] = [
             group
@@ -136,7 +131,7 @@ class StageOptimizer:
                 )
         members: list[list[torch.Tensor]] = [[] for _ in settings.groups]
         for weight in weights:
-            members[_group_of(weight, settings.groups)].append(self._masters.get(weight.parameter, weight.parameter))
+            members[_group_of(weight, settings.groups)].append(weight.stepped)
         groups = [
             {"params": params, "lr": 0.0, "index": index, **settings.groups[index].options}
             for index, params in enumerate(members)

@@ -359,16 +359,18 @@ class StepInterpreter:
     def _reduce_tied(self, index: int, environment: Environment) -> None:
         self._sum_gradients(self._lane.ties[index], (self._weights.tied[index],))
 
-    def _sum_gradients(self, reduction: Reduction, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Over devices; one that none of them has stays absent, and its parameter is not stepped."""
-        own = tuple(packed(parameter.grad, parameter) for parameter in parameters)
+    def _sum_gradients(self, reduction: Reduction, weights: Sequence[Weight]) -> None:
+        """Over devices, to which they go in the weight's own precision; one that none of them has stays absent, and its
+        weight is not stepped."""
+        gradients = ((one.stepped.grad, one.parameter) for one in weights)
+        own = tuple(packed(None if sum_ is None else sum_.to(like.dtype), like) for sum_, like in gradients)
         summed = self._reduce(reduction, own, _sums_of_present)
         if summed is None:
             return
-        for parameter, gradient in zip(parameters, summed, strict=True):
+        for weight, gradient in zip(weights, summed, strict=True):
             assert isinstance(gradient, torch.Tensor)
             # What has arrived may lie in memory that the sender wants back.
-            parameter.grad = gradient[0].clone() if len(gradient) else None
+            weight.stepped.grad = gradient[0].to(weight.stepped.dtype, copy=True) if len(gradient) else None
 
     def _agree(self, index: int, environment: Environment) -> None:
         agreed = self._reduce(self._lane.agreement, self._own_norms(), _total_norm)

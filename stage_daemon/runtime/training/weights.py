@@ -6,21 +6,53 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from stage_daemon.errors import InvalidRequest
 from stage_daemon.runtime.stage import Stage
 from stage_daemon.runtime.training.records import Reduction, TrainedState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Weight:
-    """`stage` is the first of the device's that holds it. `names` are all that it has here, `module_names` all."""
+    """`stage` is the first of the device's that holds it. `names` are all that it has here, `module_names` all.
+
+    `master`: a copy of more bits that optimizers step in its place, and in which microbatches' gradients add up: a sum
+    of many in few bits is off by several times what each of them is.
+    """
 
     stage: int
     names: tuple[str, ...]
     module_names: tuple[str, ...]
     position: int
     parameter: torch.nn.Parameter
+    master: torch.Tensor | None = None
+    _hook: RemovableHandle | None = None
+
+    @property
+    def stepped(self) -> torch.Tensor:
+        """What optimizers step, and has the sum of gradients."""
+        return self.parameter if self.master is None else self.master
+
+    def keep_master(self, dtype: torch.dtype | None) -> None:
+        """From now on, of this dtype; None: no longer."""
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook = self.master = None
+        if dtype is not None:
+            self.master = self.parameter.detach().to(dtype)
+            self._hook = self.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                self._add_to_master
+            )
+
+    def _add_to_master(self, parameter: torch.Tensor) -> None:
+        assert self.master is not None
+        assert parameter.grad is not None
+        if self.master.grad is None:
+            self.master.grad = parameter.grad.to(self.master.dtype)
+        else:
+            self.master.grad += parameter.grad
+        parameter.grad = None
 
 
 class Weights:
@@ -33,12 +65,12 @@ class Weights:
         ties: Mapping[int, Reduction],
         copies: Mapping[int, Reduction],
     ) -> None:
-        self.tied: dict[int, torch.nn.Parameter] = {}
-        for index, reduction in ties.items():
-            self.tied[index] = _share(stages, reduction.states)
+        tied = {index: _share(stages, reduction.states) for index, reduction in ties.items()}
         self.all = tuple(_weights(stages, trained))
+        of_parameter = {id(one.parameter): one for one in self.all}
+        self.tied = {index: of_parameter[id(parameter)] for index, parameter in tied.items()}
         self.copied = {
-            index: tuple(_parameter(stages, index, name) for name in reduction.states)
+            index: tuple(of_parameter[id(_parameter(stages, index, name))] for name in reduction.states)
             for index, reduction in copies.items()
         }
         self._of_stage = {
@@ -56,14 +88,14 @@ class Weights:
 
     def forget_gradients(self) -> None:
         for weight in self.all:
-            weight.parameter.grad = None
+            weight.stepped.grad = None
 
 
 def gradient_norms(weights: Iterable[Weight], loss_scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
     """(norms, positions) of the weights that have a gradient, which is divided by the scale."""
     positioned_norms = []
     for weight in weights:
-        gradient = weight.parameter.grad
+        gradient = weight.stepped.grad
         if gradient is not None:
             if loss_scale != 1.0:
                 gradient.mul_(1.0 / loss_scale)

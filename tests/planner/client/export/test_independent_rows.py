@@ -68,9 +68,10 @@ def root(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     [
         (encoder(batch_first=False), functional.mse_loss, numbers(6, 4, WIDTH), {0: LENGTH, 1: ROWS}),
         (nn.Linear(WIDTH, WIDTH), in_batch, numbers(7, WIDTH), {0: ROWS}),
+        (nn.Embedding(9, WIDTH, sparse=True), in_batch, (torch.arange(7), numbers(7, WIDTH)[1]), {0: ROWS}),
         (nn.Linear(WIDTH, WIDTH), root, numbers(7, WIDTH), {0: ROWS}),
     ],
-    ids=["time first", "in batch", "root"],
+    ids=["time first", "in batch", "of embeddings", "root"],
 )
 def test_a_loss_that_rows_share_is_told_of(
     body: nn.Module, criterion: Criterion, example: tuple[torch.Tensor, torch.Tensor], dims: Any

@@ -90,6 +90,44 @@ def test_ties_over_copies_count_each_copy_once(devices: Sequence[int], replicas:
     assert_same_steps(cluster, eager, tokens, num_steps=2, tolerance=TOLERANCE, clip_norm=0.5)
 
 
+@pytest.mark.parametrize(
+    ("module", "make", "devices", "replicas"),
+    [(Layers, rows, (0, 1), ((2,), ())), (Tied, tokens, (0, 1, 2), ((), (), ()))],
+    ids=["copies", "tied"],
+)
+def test_masters_step_by_one_sum_on_all_devices(
+    module: type[nn.Module], make: Any, devices: Sequence[int], replicas: Sequence[Sequence[int]]
+) -> None:
+    """Which is rounded to the weight's own precision on its way, and no more than that."""
+
+    def of_bfloat16(count: int, seed: int) -> tuple[torch.Tensor, ...]:
+        return tuple(one.bfloat16() if one.is_floating_point() else one for one in make(count, seed))
+
+    settings = OptimizerSettings(name="sgd", master_weights=True)
+    torch.manual_seed(0)
+    trained = module().bfloat16()
+    states = {}
+    for places, copies in ((devices, replicas), ((0,), ((),))):
+        cluster = train_on_threads(
+            copy.deepcopy(trained),
+            of_bfloat16(4, 99),
+            stage_of_node=cut_into(len(places)),
+            devices=places,
+            replicas=copies,
+            optimizer=settings,
+            loss="0" if module is Tied else "output",
+            microbatches=16,
+        )
+        before = {name: one.float() for name, one in cluster.states().items()}
+        cluster.step([of_bfloat16(4, one) for one in range(16)], rate=1e3)
+        assert_copies_are_one(cluster)
+        states[places] = {name: before[name] - one.float() for name, one in cluster.states().items()}
+    for name, step in states[(0,)].items():
+        largest = float(step.abs().max())
+        assert largest > 0
+        assert float((states[devices][name] - step).abs().max()) <= 2**-6 * largest
+
+
 def test_copies_without_a_microbatch_step_with_the_others() -> None:
     cluster, eager = both(Layers().double(), double_rows, 2, (0, 1), replicas=((2, 3), ()))
     assert_same_steps(cluster, eager, double_rows, sizes=(4,), num_steps=2, tolerance=TOLERANCE)

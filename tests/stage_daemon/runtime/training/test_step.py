@@ -313,27 +313,42 @@ def test_a_device_without_the_first_group_takes_the_rate_of_its_own() -> None:
     assert stayed == {"layers.0.weight", "layers.0.bias"}
 
 
-def test_master_weights_take_steps_that_bfloat16_would_lose() -> None:
+def of_bfloat16(count: int, seed: int) -> tuple[torch.Tensor, ...]:
+    return tuple(one.bfloat16() for one in rows(count, seed))
+
+
+@pytest.mark.parametrize(
+    ("devices", "schedule"),
+    [
+        ((0, 1), PipelineSchedule.GPIPE),
+        ((0, 1), PipelineSchedule.ZERO_BUBBLE),
+        ((0, 0, 1), PipelineSchedule.ONE_F_ONE_B),
+    ],
+)
+def test_masters_take_steps_and_sums_that_bfloat16_would_lose(
+    devices: Sequence[int], schedule: PipelineSchedule
+) -> None:
+    """To the bit: gradients of bfloat16 add up in float32, over many microbatches, and so do steps."""
     module = Layers().bfloat16()
-
-    def make(count: int, seed: int) -> tuple[torch.Tensor, ...]:
-        return tuple(one.bfloat16() for one in rows(count, seed))
-
     settings = OptimizerSettings(name="sgd", master_weights=True)
-    cluster, eager = both(module, make, 2, (0, 1), optimizer=settings)
+    cluster, eager = both(module, of_bfloat16, len(devices), devices, optimizer=settings, schedule=schedule)
     masters = {name: one.float() for name, one in eager.states().items()}
-    for step in range(4):
-        microbatches = [make(3, step)] * 2
-        cluster.step(microbatches, rate=1e-3)
+    for step in range(3):
+        microbatches = [of_bfloat16(3, 20 * step + one) for one in range(12)]
+        cluster.step(microbatches, rate=1e-3, clip_norm=0.5)
+        sums = {name: torch.zeros_like(one) for name, one in masters.items()}
         for microbatch in microbatches:
             loss = module(*microbatch)
-            loss.backward(torch.full_like(loss, 0.5))
-        with torch.no_grad():
+            loss.backward(torch.full_like(loss, 1 / len(microbatches)))
             for name, parameter in module.named_parameters():
                 assert parameter.grad is not None
-                masters[name] -= 1e-3 * parameter.grad.float()
+                sums[name] += parameter.grad
+            module.zero_grad()
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(one) for one in sums.values()]))
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                masters[name] -= 1e-3 * (sums[name] * (0.5 / (norm + 1e-6)).clamp(max=1.0))
                 parameter.copy_(masters[name])
-        module.zero_grad()
     for name, expected in eager.states().items():
         assert torch.equal(cluster.states()[name], expected), name
 
