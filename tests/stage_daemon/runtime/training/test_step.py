@@ -351,6 +351,9 @@ def test_masters_take_steps_and_sums_that_bfloat16_would_lose(
                 parameter.copy_(masters[name])
     for name, expected in eager.states().items():
         assert torch.equal(cluster.states()[name], expected), name
+    for interpreter in cluster.interpreters.values():
+        for name, (stepping, weight) in interpreter.trained().items():
+            assert torch.equal(stepping.kept(weight)["master"], masters[name]), name
 
 
 def test_the_scale_of_the_loss_changes_nothing_but_its_overflow() -> None:
