@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch import fx
 from torch._guards import detect_fake_mode
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd.function import Function, _SingleLevelFunction
+from torch.autograd.function import Function, _SingleLevelFunction, once_differentiable
 from torch.export import ExportedProgram
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils._python_dispatch import _disable_current_modes
@@ -53,7 +54,42 @@ class _CustomFunction(HigherOrderOperator):
         with_gradient: Sequence[int],
         differentiable: Sequence[bool],
     ) -> tuple[Any, ...]:
-        return tuple(forward(*operands))[: len(differentiable)]
+        """With the backward pass that it has, so that a captured program can be compared with its module."""
+        bodies = _Bodies(forward, backward, kept, with_gradient, differentiable)
+        return tuple(_OfBodies.apply(bodies, *operands))  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bodies:
+    forward: Callable[..., Sequence[Any]]
+    backward: Callable[..., Sequence[Any]]
+    kept: Sequence[int]
+    with_gradient: Sequence[int]
+    differentiable: Sequence[bool]
+
+
+class _OfBodies(torch.autograd.Function):
+    """Both bodies say in which element types they compute, whatever autocast is on around them."""
+
+    @staticmethod
+    def forward(ctx: Any, bodies: _Bodies, *operands: Any) -> tuple[Any, ...]:
+        with torch._C._DisableAutocast():
+            returned = tuple(bodies.forward(*operands))
+        num_results = len(bodies.differentiable)
+        ctx.bodies, ctx.num_operands = bodies, len(operands)
+        ctx.for_backward = (*(operands[position] for position in bodies.kept), *returned[num_results:])
+        results = returned[:num_results]
+        marked = (one for one, has_gradient in zip(results, bodies.differentiable, strict=True) if not has_gradient)
+        ctx.mark_non_differentiable(*marked)
+        return results
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        with torch._C._DisableAutocast():
+            given = ctx.bodies.backward(*ctx.for_backward, *gradients)
+        of_operands = dict(zip(ctx.bodies.with_gradient, given, strict=True))
+        return None, *(of_operands.get(position) for position in range(ctx.num_operands))
 
 
 CUSTOM_FUNCTION = _CustomFunction()

@@ -19,7 +19,6 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from planner.client.export.custom_functions import CUSTOM_FUNCTION
 from planner.client.export.passes.flatten_regions import written_inputs
 from planner.client.export.random_numbers import python_draws, torch_draws
 from planner.client.export.states import tensor_of
@@ -77,10 +76,8 @@ class Runs:
 
     @property
     def have_gradients(self) -> bool:
-        """None are taken where they would need much memory, nor where custom functions are called: the program as it is
-        run here has none of theirs."""
-        is_trained = self.module.training and self._trained()
-        return bool(is_trained) and self.are_small and not any(node.target is CUSTOM_FUNCTION for node in self._nodes())
+        """None are taken where they would need much memory."""
+        return self.module.training and bool(self._trained()) and self.are_small
 
     @cached_property
     def are_small(self) -> bool:

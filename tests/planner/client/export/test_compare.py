@@ -382,6 +382,42 @@ def test_gradients_that_would_need_much_memory_are_not_compared(
     assert bool(told_by(module, FEATURES, dynamic_shapes=({0: Dim("rows", max=1 << 30)},))) == is_told
 
 
+class Doubled(torch.autograd.Function):
+    """Whose backward is another one where it is captured."""
+
+    @staticmethod
+    def forward(ctx: Any, features: torch.Tensor) -> torch.Tensor:
+        return features * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0] * (3 if torch.compiler.is_exporting() else 2)
+
+
+class Clamped(Doubled):
+    """The same in both, and not what autograd would make of its forward."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0].clamp(-0.1, 0.1)
+
+
+@pytest.mark.parametrize(("function", "is_told"), [(Doubled, True), (Clamped, False)])
+def test_gradients_of_custom_functions_are_compared(function: type[torch.autograd.Function], is_told: bool) -> None:
+    class Calls(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            hidden: torch.Tensor = self.last(function.apply(self.first(features)))
+            return hidden
+
+    told = told_by(Calls().train(), FEATURES)
+    assert [one for one in told if "gradient of first." in one] == told
+    assert bool(told) == is_told
+
+
 def test_gradients_of_nothing_but_roundings_are_the_same() -> None:
     """Of a bias before a norm, which takes it away again."""
 
