@@ -49,7 +49,7 @@ from planner.errors import (
     StepNotApplied,
 )
 from planner.graph.checkpoint import Checkpoint, CheckpointRecord, TrainingProgress, checked_run
-from planner.graph.evaluation import draws_in_evaluation
+from planner.graph.evaluation import draws_in_evaluation, trains_as_in_evaluation
 from planner.graph.ir import Graph
 from planner.graph.state_names import StateNames
 from protos.v1 import stage_daemon_pb2
@@ -185,6 +185,15 @@ class Trainer:
                 "the loss, or a part of it, is a mean over targets, or what a mask selects, in a way that is not "
                 "counted here: microbatches count their rows. Where padding makes them differ, give reduction= a "
                 "function that counts (--reduction)",
+                PlannerWarning,
+                stacklevel=3,
+            )
+        if (node := trains_as_in_evaluation(graph)) is not None:
+            where = f"module {node.module_path!r}" if node.module_path else "the module"
+            warnings.warn(
+                f"the module was exported in eval mode, and {where} ({node.operator.qualified_name}) is trained so,"
+                " without dropout and by running statistics; export module.train(). Models that libraries load with"
+                " their weights are in eval mode",
                 PlannerWarning,
                 stacklevel=3,
             )

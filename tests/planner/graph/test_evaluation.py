@@ -1,4 +1,5 @@
-"""Which graphs draw random numbers when they evaluate, though they were captured in training."""
+"""Which graphs draw random numbers when they evaluate, though they were captured in training; and which are trained as
+they were captured in evaluation."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 from planner.client.export import export
-from planner.graph.evaluation import draws_in_evaluation
+from planner.graph.evaluation import draws_in_evaluation, trains_as_in_evaluation
 
 
 class LeavesOut(nn.Module):
@@ -38,3 +39,28 @@ def test_what_a_module_draws_by_itself_it_draws_in_evaluation(module: nn.Module,
 
     assert (drawing.module_path if drawing else None) == draws_at
     assert draws_in_evaluation(export(module.eval(), (batch,), compare=False).graph) is None
+
+
+@pytest.mark.parametrize(
+    ("module", "where"),
+    [
+        (nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1)), "1"),
+        (nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1, inplace=True)), "1"),
+        (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), "1"),
+        # Which do the same in both.
+        (
+            nn.Sequential(
+                nn.Linear(4, 4), nn.Dropout(0.0), nn.LayerNorm(4), nn.BatchNorm1d(4, track_running_stats=False)
+            ),
+            None,
+        ),
+    ],
+)
+def test_what_is_trained_as_it_evaluates_is_found(module: nn.Module, where: str | None) -> None:
+    batch = torch.ones(3, 4)
+    node = trains_as_in_evaluation(export(module.eval(), (batch,), compare=False).graph)
+    assert (node.module_path if node else None) == where
+    assert trains_as_in_evaluation(export(module.train(), (batch,), compare=False).graph) is None
+    # Parts that are frozen so are meant to be.
+    module[1].eval()
+    assert trains_as_in_evaluation(export(module, (batch,), compare=False).graph) is None

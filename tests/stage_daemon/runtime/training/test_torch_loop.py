@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -323,6 +324,18 @@ def test_autocast_around_the_module_is_told_of(monkeypatch: pytest.MonkeyPatch) 
     model = PipelinedModule(trainer_of(monkeypatch)[0])
     with torch.autocast("cpu", torch.bfloat16), pytest.warns(PlannerWarning, match="does not reach its stages"):
         assert model(**named(6, 1))["logits"].dtype is torch.float32
+
+
+def test_a_module_that_was_exported_in_eval_mode_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, is_told in ((Normed(dropout=0.5).eval(), True), (Normed(dropout=0.5).train(), False)):
+        program = export(module, rows(4, 0))
+        cluster = train_on_threads(module, (), stage_of_node=cut_into(1), devices=(0,), exported=program)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            trainer_on(cluster, ADAMW, monkeypatch)
+        messages = [str(one.message) for one in told if one.category is PlannerWarning]
+        assert [one for one in messages if "exported in eval mode, and module 'norms.0'" in one] == messages
+        assert bool(messages) == is_told
 
 
 def test_weights_go_in_and_out_as_of_any_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
