@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
@@ -23,7 +24,7 @@ from planner.client.messages import (
 from planner.client.records import Deployment, DeploymentEvent, DeploymentState, Failure, RecoveryPolicy, StoredPlan
 from planner.client.request_ids import new_request_id
 from planner.client.status import error_from_failure
-from planner.errors import Conflict, DeploymentFailed, PlannerError, Unavailable
+from planner.errors import Conflict, DeploymentFailed, PlannerError, PlannerWarning, Unavailable
 from protos.v1 import planner_pb2
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from planner.client.training.learning_rates import Schedule
     from planner.client.training.optimizers import LossScaling, Optimizer
     from planner.client.training.trainer import Count, Trainer
+    from planner.graph.ir import Graph
 
 # The server drains what is in flight before it answers.
 STOP_SECONDS = 120.0
@@ -144,6 +146,7 @@ class DeploymentCalls(CheckpointCalls):
         if deployment.state is not DeploymentState.READY:
             raise _not_ready(deployment)
         graph = self.read_graph(deployment.graph_id)
+        self._warn_of_training(graph, deployment)
         is_written = any(state.mutated for state in graph.states)
         return Pipeline(
             graph=graph,
@@ -160,6 +163,21 @@ class DeploymentCalls(CheckpointCalls):
             ticket=TicketHolder(self._connection, deployment.id).ticket,
             why_failed=lambda: self._why_failed(deployment.id),
         )
+
+    def _warn_of_training(self, graph: Graph, deployment: Deployment) -> None:
+        """Of a module that was not meant to answer as it does. Deployments that train evaluate by themselves."""
+        from planner.graph.evaluation import answers_as_in_training
+
+        node = answers_as_in_training(graph)
+        if node is not None and self._plan_of(deployment).options.training is None:
+            where = f"module {node.module_path!r}" if node.module_path else "the module"
+            warnings.warn(
+                f"{deployment.id}: the module was exported in training mode, and {where}"
+                f" ({node.operator.qualified_name}) answers so, dropping out at random or by each batch's statistics;"
+                " export module.eval()",
+                PlannerWarning,
+                stacklevel=3,
+            )
 
     def _plan_of(self, deployment: Deployment) -> StoredPlan:
         request = planner_pb2.GetPlanRequest(plan_id=deployment.plan_id)

@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment, DeploymentState, RecoveryPolicy
 from planner.client.training import Checkpointing, Optimizer, ParameterGroup, Trainer, cosine
 from planner.client.training.torch_loop import PipelinedModule
-from planner.errors import Conflict, DeploymentFailed, InvalidArgument, StepNotApplied
+from planner.errors import Conflict, DeploymentFailed, InvalidArgument, PlannerWarning, StepNotApplied
 from planner.fx_compat import StagedModule, analyze_pipeline_module, split_module
 from planner.partition.objective import Activations, PipelineSchedule, Training
 from planner.plan.options import BalancedMode, CutMode, PlanOptions
@@ -391,7 +392,16 @@ def test_what_cannot_be_a_step_is_refused_and_changes_nothing(client: PlannerCli
 
 
 def test_a_plan_for_inference_does_not_train(client: PlannerClient) -> None:
-    with deployed(client, Tied(), tokens(4, 0), None) as [deployment]:
+    """And a module in training mode answers so through it; through a plan for training it evaluates."""
+    with (
+        deployed(client, Normed(dropout=0.5), rows(4, 0), PipelineSchedule.GPIPE) as [deployment],
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("error", PlannerWarning)
+        client.pipeline(deployment.id).close()
+    with deployed(client, Normed(dropout=0.5), rows(4, 0), None) as [deployment]:
+        with pytest.warns(PlannerWarning, match=r"'norms\.0' \(aten::batch_norm\.default\) answers so"):
+            client.pipeline(deployment.id).close()
         with pytest.raises(Conflict, match="of a plan for inference"):
             client.train(deployment.id, "sgd:lr=0.1")
         ticket = TicketHolder(client._connection, deployment.id).ticket()
