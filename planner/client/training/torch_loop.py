@@ -77,7 +77,7 @@ class PipelinedModule(nn.Module):
         )
         # And whether the first target of each row is none, for the module shifts them.
         self.loss_type = "ForCausalLM" if counted is not None and counted.is_cut else None
-        # Which inputs it takes, loops read from a class's forward.
+        # Loops read from a class what its forward takes, and from its name what is to be made of that.
         self.__class__ = _class_of_inputs(type(self), trainer.graph)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -320,11 +320,11 @@ def _is_float(tensor: torch.Tensor) -> bool:
 
 
 def _class_of_inputs(base: type[Any], graph: Graph) -> type[Any]:
-    """A class of its own for a graph, whose forward names the graph's inputs."""
+    """A class of its own for a graph, which has its name and whose forward names its inputs."""
 
     def forward(self: PipelinedModule, *args: Any, **kwargs: Any) -> Any:
         return base.forward(self, *args, **kwargs)
 
     own = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *argument_names(graph))]
     forward.__signature__ = Signature(own)  # type: ignore[attr-defined]
-    return type(base.__name__, (base,), {"forward": forward, "__module__": base.__module__})
+    return type(f"{base.__name__}[{graph.name}]", (base,), {"forward": forward, "__module__": base.__module__})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -307,6 +308,15 @@ def test_an_input_that_requires_a_gradient_is_refused(monkeypatch: pytest.Monkey
     hidden, targets = rows(4, 1)
     with pytest.raises(InvalidArgument, match="requires a gradient, and none comes back"):
         model(hidden.requires_grad_(), targets)
+
+
+def test_loops_read_from_its_class_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Hugging Face's Trainer finds labels, and which columns of a dataset to leave out."""
+    model = PipelinedModule(trainer_of(monkeypatch)[0])
+    assert list(inspect.signature(type(model).forward).parameters) == ["self", "input_ids", "labels"]
+    assert isinstance(model, PipelinedModule)
+    assert type(model).__name__ == "PipelinedModule[Labelled]"
+    assert type(PipelinedModule(trainer_of(monkeypatch)[0])) is not type(model)
 
 
 def test_another_optimizer_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
