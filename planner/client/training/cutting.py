@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from planner.client.microbatches import carried
@@ -13,8 +14,9 @@ from planner.graph.ir import Graph, Value, ValueKind
 def cut(graph: Graph, leaves: Sequence[object], microbatches: int) -> list[list[object]]:
     """The graph's inputs cut along their first dimension; what has another first dimension goes to each whole.
 
-    A dynamic first dimension is cut into `microbatches` parts that differ by one row at most; a fixed one into as many
-    as there are. Raises InvalidArgument for a batch that cannot be cut so.
+    A dynamic first dimension is cut into `microbatches` parts that differ by one row at most, or as many more or fewer
+    as its bounds ask for; a fixed one into as many as there are. Raises InvalidArgument for a batch that cannot be cut
+    so.
     """
     values = _values(graph)
     if len(leaves) != len(values):
@@ -23,7 +25,7 @@ def cut(graph: Graph, leaves: Sequence[object], microbatches: int) -> list[list[
     if first is None:
         raise InvalidArgument("no input has a dimension to cut along; pass a list of microbatches")
     along, rows = values[first].dims[0], _rows(leaves[first])
-    sizes = _sizes(rows, along, microbatches, f"input {_names(graph)[first]!r}")
+    sizes = _sizes(graph, rows, along, microbatches, f"input {_names(graph)[first]!r}")
     is_cut = [
         bool(value.dims) and value.dims[0] == along and _rows(leaf) == rows for value, leaf in _zip(values, leaves)
     ]
@@ -43,11 +45,14 @@ def _zip(values: Sequence[Value], leaves: Sequence[object]) -> list[tuple[Value,
     return list(zip(values, leaves, strict=True))
 
 
-def _sizes(rows: int, along: object, microbatches: int, where: str) -> list[int]:
+def _sizes(graph: Graph, rows: int, along: object, microbatches: int, where: str) -> list[int]:
     if isinstance(along, SymbolReference):
         if rows < 1:
             raise InvalidArgument(f"{where} has no rows, needs at least 1")
-        count = min(microbatches, rows)
+        [symbol] = (one for one in graph.symbols if one.id == along.symbol_id)
+        count = min(microbatches, max(1, rows // max(1, symbol.lower)))
+        if symbol.upper is not None:
+            count = max(count, math.ceil(rows / symbol.upper))
         return [rows // count + (index < rows % count) for index in range(count)]
     if not isinstance(along, int) or along < 1:
         raise InvalidArgument(f"{where}: its first dimension follows from others; pass a list of microbatches")

@@ -16,11 +16,11 @@ def tensor(value_id: int, *dims: int | str) -> Value:
     return Value(id=value_id, name=f"v{value_id}", kind=ValueKind.TENSOR, dtype=Dtype.FLOAT32, dims=shape)
 
 
-def graph(inputs: list[Value], outputs: list[Value] = []) -> Graph:  # noqa: B006
+def graph(inputs: list[Value], outputs: list[Value] = [], *, lower: int = 1, upper: int | None = None) -> Graph:  # noqa: B006
     return Graph(
         torch_version="",
         name="",
-        symbols=(Symbol(id=1, name="batch", lower=1, upper=None, hint=4),),
+        symbols=(Symbol(id=1, name="batch", lower=lower, upper=upper, hint=4),),
         values=(*inputs, *outputs),
         inputs=tuple(Input(name=value.name, content=ValueReference(value.id)) for value in inputs),
         outputs=tuple(Output(name=value.name, content=ValueReference(value.id)) for value in outputs),
@@ -40,6 +40,16 @@ def test_a_dynamic_dimension_is_cut_into_as_many_parts_as_planned(
     assert np.array_equal(np.concatenate([part[0] for part in parts]), x)
     assert np.array_equal(np.concatenate([part[2] for part in parts]), y)
     assert all(part[1] is mask for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("rows", "lower", "upper", "sizes"),
+    [(5, 2, None, [3, 2]), (8, 2, 8, [2] * 4), (1, 2, None, [1]), (3, 2, None, [3]), (20, 1, 4, [4] * 5)],
+)
+def test_parts_keep_within_the_bounds_of_the_dimension(rows: int, lower: int, upper: int, sizes: list[int]) -> None:
+    """A batch that has too few rows for any part stays whole, and is refused where it is encoded."""
+    program = graph([tensor(1, "batch", 3)], lower=lower, upper=upper)
+    assert [num_rows(program, part) for part in cut(program, [np.ones((rows, 3))], 4)] == sizes
 
 
 def test_a_fixed_dimension_is_cut_into_as_many_parts_as_there_are() -> None:
