@@ -166,15 +166,13 @@ class DeploymentCalls(CheckpointCalls):
 
     def _warn_of_training(self, graph: Graph, deployment: Deployment) -> None:
         """Of a module that was not meant to answer as it does. Deployments that train evaluate by themselves."""
-        from planner.graph.evaluation import answers_as_in_training
+        from planner.graph.evaluation import answers_as_in_training, called
 
         node = answers_as_in_training(graph)
         if node is not None and self._plan_of(deployment).options.training is None:
-            where = f"module {node.module_path!r}" if node.module_path else "the module"
             warnings.warn(
-                f"{deployment.id}: the module was exported in training mode, and {where}"
-                f" ({node.operator.qualified_name}) answers so, dropping out at random or by each batch's statistics;"
-                " export module.eval()",
+                f"{deployment.id}: the module was exported in training mode, and {called(node)} answers so,"
+                " dropping out at random or by each batch's statistics; export module.eval()",
                 PlannerWarning,
                 stacklevel=3,
             )

@@ -40,6 +40,12 @@ def answers_as_in_training(graph: Graph) -> Node | None:
     return next((node for node in graph.nodes if _is_trained(node) or _draws_anyway(node)), None)
 
 
+def called(node: Node) -> str:
+    """By whom, and what, for messages."""
+    owner = f"module {node.module_path!r}" if node.module_path else "the module"
+    return f"{owner} ({node.operator.qualified_name})"
+
+
 def _draws_anyway(node: Node) -> bool:
     return node.operator.random and not facts_of(node.operator.name).evaluation
 

@@ -49,7 +49,7 @@ from planner.errors import (
     StepNotApplied,
 )
 from planner.graph.checkpoint import Checkpoint, CheckpointRecord, TrainingProgress, checked_run
-from planner.graph.evaluation import draws_in_evaluation, trains_as_in_evaluation
+from planner.graph.evaluation import called, draws_in_evaluation, trains_as_in_evaluation
 from planner.graph.ir import Graph
 from planner.graph.state_names import StateNames
 from protos.v1 import stage_daemon_pb2
@@ -189,9 +189,8 @@ class Trainer:
                 stacklevel=3,
             )
         if (node := trains_as_in_evaluation(graph)) is not None:
-            where = f"module {node.module_path!r}" if node.module_path else "the module"
             warnings.warn(
-                f"the module was exported in eval mode, and {where} ({node.operator.qualified_name}) is trained so,"
+                f"the module was exported in eval mode, and {called(node)} is trained so,"
                 " without dropout and by running statistics; export module.train(). Models that libraries load with"
                 " their weights are in eval mode",
                 PlannerWarning,
@@ -340,10 +339,9 @@ class Trainer:
             self._pipeline = self._make_pipeline()
             drawing = draws_in_evaluation(self.graph)
             if drawing is not None:
-                where = f"module {drawing.module_path!r}" if drawing.module_path else "the module"
                 warnings.warn(
-                    f"evaluation draws random numbers: {where} does so by itself ({drawing.operator.qualified_name}), "
-                    "and was captured in training; to evaluate without, give state_dict() to the module in eval()",
+                    f"evaluation draws random numbers: {called(drawing)} does so by itself, and "
+                    "was captured in training; to evaluate without, give state_dict() to the module in eval()",
                     PlannerWarning,
                     stacklevel=3,
                 )
