@@ -484,6 +484,8 @@ def test_the_trainer_of_hugging_face_runs(tmp_path: Path, monkeypatch: pytest.Mo
             per_device_train_batch_size=4,
             gradient_accumulation_steps=3,
             learning_rate=0.01,
+            # By default 1, which this module's gradients need not come to.
+            max_grad_norm=0.1,
             train_sampling_strategy="sequential",
             save_steps=3,
             logging_steps=1,
@@ -496,7 +498,7 @@ def test_the_trainer_of_hugging_face_runs(tmp_path: Path, monkeypatch: pytest.Mo
         logs[one] = [(entry["loss"], entry["grad_norm"]) for entry in loop_of.state.log_history if "loss" in entry]
     assert len(logs[model]) == 8
     assert logs[model] == [pytest.approx(one, rel=1e-5) for one in logs[module]]
-    assert max(norm for _, norm in logs[module]) > 1.0
+    assert max(norm for _, norm in logs[module]) > 0.1
     assert_same_weights(trainer, module)
     assert load_file(tmp_path / type(model).__name__ / "checkpoint-8" / "model.safetensors").keys() == {
         *module.state_dict()
