@@ -240,6 +240,10 @@ class PipelinedOptimizer(torch.optim.Optimizer):
     """
 
     def __init__(self, model: PipelinedModule, *, keep: int | None = None) -> None:
+        if model.trainer.has_schedule:
+            raise InvalidArgument(
+                "the learning rate of a loop counts, and client.train was given a schedule: leave out one of both"
+            )
         self._model = model
         self._keep = keep
         self.result: StepResult | None = None

@@ -198,6 +198,7 @@ class Trainer:
             )
         self._clip_norm = clip_norm
         self._schedule = schedule or constant()
+        self.has_schedule = schedule is not None
         self._scaling = loss_scaling
         self._scale = loss_scaling.initial if loss_scaling else 1.0
         self._num_grown = 0
@@ -246,7 +247,7 @@ class Trainer:
         """From now on, whatever the schedule says; groups with a rate of their own keep it."""
         self._rate_set = rate
         self._optimizer = replace(self._optimizer, learning_rate=rate)
-        self._schedule = constant()
+        self._schedule, self.has_schedule = constant(), False
 
     def step(self, *args: Any, **kwargs: Any) -> StepResult:
         """One batch: its inputs are cut into the plan's microbatches along their first dimension."""

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from planner.client.export import export
-from planner.client.training import ParameterGroup, Trainer, optimizer_from_text
+from planner.client.training import ParameterGroup, Trainer, cosine, optimizer_from_text
 from planner.client.training.optimizers import Optimizer
 from planner.client.training.torch_loop import PipelinedModule, PipelinedOptimizer
 from planner.errors import Conflict, InvalidArgument, PlannerWarning, StepNotApplied
@@ -296,6 +296,15 @@ def test_what_a_pipeline_cannot_follow_is_refused(monkeypatch: pytest.MonkeyPatc
         PipelinedModule(trainer_of(monkeypatch, reduction="sum")[0])(**named(6, 1), num_items_in_batch=3)
     assert_same_weights(trainer, module)
     assert trainer.num_steps == 1
+
+
+def test_a_schedule_beside_the_loops_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first rate, small while it warms up, would have been the loop's for ever."""
+    trainer, _ = trainer_of(monkeypatch, schedule=cosine(10, warmup_steps=5))
+    with pytest.raises(InvalidArgument, match="leave out one of both"):
+        PipelinedOptimizer(PipelinedModule(trainer))
+    trainer.learning_rate = 0.1
+    assert PipelinedOptimizer(PipelinedModule(trainer)).param_groups[0]["lr"] == 0.1
 
 
 def test_an_input_that_requires_a_gradient_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
