@@ -378,7 +378,8 @@ class StepInterpreter:
             return
         norm, may_be_applied = agreed
         assert isinstance(norm, torch.Tensor)
-        self._norm, self._applied = norm, bool(may_be_applied)
+        # As of gradients: the memory that it has arrived in is the sender's.
+        self._norm, self._applied = norm.clone(), bool(may_be_applied)
 
     def _multiplier(self) -> torch.Tensor | None:
         """What gradients are multiplied by before they are applied: the step's factor, and what clips the products as
