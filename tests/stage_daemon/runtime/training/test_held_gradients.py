@@ -11,6 +11,7 @@ import torch
 from planner.client.training import Checkpointing, LossScaling, Trainer
 from planner.errors import Conflict, InvalidArgument
 from protos.v1 import stage_daemon_pb2
+from stage_daemon.runtime.training.mail import Mail
 from tests.stage_daemon.runtime.training.test_checkpoints import MODULES
 from tests.stage_daemon.runtime.training.test_copies import cluster_of
 from tests.stage_daemon.runtime.training.trainers import SavedHere, trainer_on
@@ -50,6 +51,32 @@ def test_a_step_that_was_asked_about_is_the_same(
     assert min(norms) > 0.0
     for state, tensor in expected_states.items():
         assert torch.equal(states[state], tensor)
+
+
+def test_what_was_heard_of_the_norm_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory that a message has come in is written again before the step is applied."""
+    heard: list[torch.Tensor] = []
+    receive = Mail.receive
+
+    def heeded(mail: Mail, *message: Any) -> Any:
+        parcel, num_bytes = receive(mail, *message)
+        heard.extend(one for one in parcel.items if isinstance(one, torch.Tensor) and one.is_floating_point())
+        return parcel, num_bytes
+
+    states = {}
+    for is_written in (True, False):
+        trainer, _ = trainer_on(cluster_of("layers", *PLACES["layers"][1]), "sgd:lr=0.1", monkeypatch, clip_norm=0.1)
+        monkeypatch.setattr(Mail, "receive", heeded)
+        trainer.accumulate(*MODULES["layers"][1](6, 1))
+        trainer.gradient_norm()
+        assert heard
+        for tensor in heard if is_written else ():
+            tensor.detach().fill_(float("nan"))
+        trainer.apply()
+        states[is_written] = trainer.state_dict()
+        monkeypatch.setattr(Mail, "receive", receive)
+        heard.clear()
+    assert all(torch.equal(states[True][name], one) for name, one in states[False].items())
 
 
 def test_a_norm_does_not_wait_for_what_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
