@@ -35,10 +35,11 @@ class Weight:
         return self.parameter if self.master is None else self.master
 
     def keep_master(self, dtype: torch.dtype | None) -> None:
-        """From now on, of this dtype; None: no longer."""
+        """From now on, of this dtype; None: no longer. Gradients that were added up are forgotten."""
         if self._hook is not None:
             self._hook.remove()
         self._hook = self.master = None
+        self.parameter.grad = None
         if dtype is not None:
             self.master = self.parameter.detach().to(dtype)
             self._hook = self.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -176,6 +177,30 @@ def test_the_trainers_counters_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     first.learning_rate = 0.03
     third.load(first.save().result().id)
     assert third.learning_rate == 0.03
+
+
+def test_what_another_client_left_adds_to_no_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gradients add up in the weights themselves, those of the next one in masters; or the other way round."""
+
+    def batch(seed: int) -> tuple[torch.Tensor, ...]:
+        return tuple(one.bfloat16() for one in rows(8, seed))
+
+    torch.manual_seed(0)
+    module = Layers().bfloat16()
+    program = export(module, batch(0), dynamic_shapes=({0: BATCH}, {0: BATCH}))
+    optimizers = [Optimizer(name="sgd", learning_rate=0.1, master_weights=masters) for masters in (False, True)]
+    for before, after in (optimizers, reversed(optimizers)):
+        states = []
+        for is_left in (True, False):
+            cluster = train_on_threads(
+                copy.deepcopy(module), batch(0), stage_of_node=cut_into(2), devices=(0, 1), exported=program
+            )
+            if is_left:
+                trainer_on(cluster, before, monkeypatch)[0].accumulate(*batch(1))
+            trainer = trainer_on(cluster, after, monkeypatch)[0]
+            trainer.step(*batch(2))
+            states.append({name: one.clone() for name, one in trainer.state_dict().items()})
+        assert all(torch.equal(states[0][name], one) for name, one in states[1].items())
 
 
 def test_masters_are_kept_where_bfloat16_would_lose_them(monkeypatch: pytest.MonkeyPatch) -> None:
