@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from planner.client.training.learning_rates import Schedule
     from planner.client.training.optimizers import LossScaling, Optimizer
     from planner.client.training.trainer import Count, Trainer
-    from planner.graph.ir import Graph
 
 # The server drains what is in flight before it answers.
 STOP_SECONDS = 120.0
@@ -138,6 +137,8 @@ class DeploymentCalls(CheckpointCalls):
         """
         from planner.client.outputs import choose_outputs
         from planner.client.pipeline import Pipeline
+        from planner.graph.evaluation import answers_as_in_training, called
+        from planner.plan.options import PlanOptions
         from planner.plan.written_states import written_states
 
         deployment = self.get_deployment(deployment_id)
@@ -146,11 +147,20 @@ class DeploymentCalls(CheckpointCalls):
         if deployment.state is not DeploymentState.READY:
             raise _not_ready(deployment)
         graph = self.read_graph(deployment.graph_id)
-        self._warn_of_training(graph, deployment)
+        in_training = answers_as_in_training(graph)
         is_written = any(state.mutated for state in graph.states)
+        options = self._plan_of(deployment).options if in_training is not None or is_written else PlanOptions()
+        # Deployments that train evaluate by themselves.
+        if in_training is not None and options.training is None:
+            warnings.warn(
+                f"{deployment.id}: the module was exported in training mode, and {called(in_training)} answers so,"
+                " dropping out at random or by each batch's statistics; export module.eval()",
+                PlannerWarning,
+                stacklevel=2,
+            )
         return Pipeline(
             graph=graph,
-            written=written_states(graph, self._plan_of(deployment).options) if is_written else (),
+            written=written_states(graph, options),
             chosen=choose_outputs(graph, outputs),
             deployment_id=deployment.id,
             num_copies=len(deployment.stages),
@@ -163,19 +173,6 @@ class DeploymentCalls(CheckpointCalls):
             ticket=TicketHolder(self._connection, deployment.id).ticket,
             why_failed=lambda: self._why_failed(deployment.id),
         )
-
-    def _warn_of_training(self, graph: Graph, deployment: Deployment) -> None:
-        """Of a module that was not meant to answer as it does. Deployments that train evaluate by themselves."""
-        from planner.graph.evaluation import answers_as_in_training, called
-
-        node = answers_as_in_training(graph)
-        if node is not None and self._plan_of(deployment).options.training is None:
-            warnings.warn(
-                f"{deployment.id}: the module was exported in training mode, and {called(node)} answers so,"
-                " dropping out at random or by each batch's statistics; export module.eval()",
-                PlannerWarning,
-                stacklevel=3,
-            )
 
     def _plan_of(self, deployment: Deployment) -> StoredPlan:
         request = planner_pb2.GetPlanRequest(plan_id=deployment.plan_id)

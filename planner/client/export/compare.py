@@ -24,7 +24,8 @@ from dataclasses import dataclass
 
 import torch
 
-from planner.client.export.example_runs import WITHOUT_COMPARISON, Outputs, Runs, has_fractions
+from planner.client.export.dtypes import has_fractions
+from planner.client.export.example_runs import WITHOUT_COMPARISON, Outputs, Runs
 
 # Of eight layers that are each left out at one call in ten, every other call leaves one out.
 _CALLS, _CALLS_THAT_DRAW = 2, 8

@@ -26,6 +26,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import CheckpointFunction
 
+from planner.client.export.dtypes import has_fractions
 from planner.client.export.effects import draws_random
 from planner.client.export.storage import StorageRoots
 from planner.errors import UnsupportedModule
@@ -263,14 +264,14 @@ class _Call:
             context, returned = self._run_forward(self.operands)
             marked = {id(one) for one in context.non_differentiable}
             results = _tensors(returned)
-            differentiable = tuple(_has_gradient(one) and id(one) not in marked for one in results)
+            differentiable = tuple(has_fractions(one) and id(one) not in marked for one in results)
             joint = make_fx(both)(self.operands, [torch.empty_like(one) for one in results])
         return returned, differentiable, _Parts(joint, len(self.operands), len(results), of_forward)
 
     def _run_forward(self, operands: Sequence[torch.Tensor]) -> tuple[_Context, Any]:
         given = iter(operands)
         args = tuple(next(given) if isinstance(one, torch.Tensor) else one for one in self._args)
-        context = _Context(tuple(isinstance(one, torch.Tensor) and _has_gradient(one) for one in args), self._where)
+        context = _Context(tuple(isinstance(one, torch.Tensor) and has_fractions(one) for one in args), self._where)
         if self._function.setup_context is _SingleLevelFunction.setup_context:
             return context, self._function.forward(context, *args)
         returned = self._function.forward(*args)
@@ -342,7 +343,3 @@ class _Parts:
 def _tensors(returned: Any) -> list[torch.Tensor]:
     places = returned if isinstance(returned, tuple) else (returned,)
     return [one for one in places if isinstance(one, torch.Tensor)]
-
-
-def _has_gradient(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()

@@ -10,6 +10,10 @@ from planner.graph.ir import Dtype
 _DTYPES = {getattr(torch, dtype.value): dtype for dtype in Dtype}
 
 
+def has_fractions(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def dtype_of(dtype: torch.dtype, where: str) -> Dtype:
     try:
         return _DTYPES[dtype]

@@ -19,6 +19,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
+from planner.client.export.dtypes import has_fractions
 from planner.client.export.passes.flatten_regions import written_inputs
 from planner.client.export.random_numbers import python_draws, torch_draws
 from planner.client.export.states import tensor_of
@@ -277,10 +278,6 @@ def _content(buffer: torch.Tensor) -> torch.Tensor | None:
     if has_fractions(buffer):
         return buffer.detach().clone()
     return buffer.double() if buffer.numel() == 1 else None
-
-
-def has_fractions(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _still(leaf: Any) -> Any:

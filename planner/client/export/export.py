@@ -28,7 +28,8 @@ def export(
     The program is what runs with autograd on: torch's fused inference kernels for nn.MultiheadAttention and
     nn.TransformerEncoderLayer, which round differently, are not in it (torch.backends.mha.set_fastpath_enabled).
     Module and program run once on the examples, and a warning tells where outputs, what is left in buffers, or in
-    training gradients, differ by more than rounding, unless `compare` is False.
+    training gradients, differ by more than rounding, and in training where microbatches would be another step than the
+    batch, unless `compare` is False.
     Raises UnsupportedModule, saying what to change, for a module that cannot be carried.
     """
     from planner.client.export.translate import translate

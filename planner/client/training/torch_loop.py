@@ -66,6 +66,8 @@ class PipelinedModule(nn.Module):
         # In torch the last step's gradients would still be there.
         self._has_stepped = False
         self._has_warned = False
+        # Whether a number of items is Hugging Face's Trainer's, and not an input of the graph.
+        self._is_told_items = _NUM_ITEMS not in argument_names(trainer.graph)
         names = [name for name, _ in carried(trainer.graph.inputs)]
         counted = trainer.counted
         # Of Hugging Face's Trainer: whether it says over how many targets all batches of a step are.
@@ -82,7 +84,7 @@ class PipelinedModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         trainer = self.trainer
-        count = None if _NUM_ITEMS in argument_names(trainer.graph) else kwargs.pop(_NUM_ITEMS, None)
+        count = kwargs.pop(_NUM_ITEMS, None) if self._is_told_items else None
         leaves = flatten_inputs(trainer.graph, args, kwargs)
         share = 1.0 if count is None else self._share(leaves, float(count))
         self._warn_of_autocast()

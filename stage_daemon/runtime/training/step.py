@@ -86,6 +86,7 @@ class StepInterpreter:
         self._lane = around.lane
         self._stages = accumulating_stages(around.stages, around.lane)
         self._weights = weights
+        self._has_doubles = any(weight.parameter.dtype is torch.float64 for weight in weights.all)
         self._loss_id = loss_id
         self._seed = seed
         self._optimizers = {
@@ -152,14 +153,11 @@ class StepInterpreter:
         ends = self._ends(step)
         if not self._is_held:
             self._norm, self._applied = torch.zeros((), dtype=torch.float64), False
-        num_done, num_all = 0, len(step.weights)
-        while num_done < num_all:
+        num_all = len(step.weights)
+        for num_done in range(0, max(1, num_all), self._lane.microbatches):
             size = min(self._lane.microbatches, num_all - num_done)
             is_last = num_done + size == num_all
             self._run_part(step.first_microbatch + num_done, size, ends if is_last else frozenset())
-            num_done += size
-        if ends and not num_all:
-            self._run_part(step.first_microbatch, 0, ends)
         self._passes.settle()
         self._is_held = step.is_held
         if ends >= _APPLYING:
@@ -387,7 +385,7 @@ class StepInterpreter:
         factor, clip_norm = self._step.gradient_factor, self._step.clip_norm
         if factor == 1.0 and clip_norm is None:
             return None
-        dtype = torch.float64 if self._has_doubles() else torch.float32
+        dtype = torch.float64 if self._has_doubles else torch.float32
         clip = torch.ones((), dtype=dtype)
         if clip_norm is not None:
             clip = (clip_norm / (self._norm.to(dtype) * abs(factor) + 1e-6)).clamp(max=1.0)
@@ -397,10 +395,7 @@ class StepInterpreter:
         """(norms, positions, whether some are of float64, whether all losses are finite) of this device."""
         norms, positions = gradient_norms(self._weights.all, self._step.loss_scale)
         finite = all(bool(torch.isfinite(loss).all()) for loss in self._losses)
-        return norms, positions, self._has_doubles(), finite
-
-    def _has_doubles(self) -> bool:
-        return any(weight.parameter.dtype is torch.float64 for weight in self._weights.all)
+        return norms, positions, self._has_doubles, finite
 
     def _optimizer_step(self, index: int, environment: Environment) -> None:
         if self._applied:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from planner.client.export.dtypes import has_fractions
 from planner.client.export.module_paths import module_path
 from planner.client.export.passes.fake_results import fake_result
 from planner.errors import UnsupportedModule
@@ -40,7 +41,7 @@ def _follows_default(node: fx.Node) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(made, torch.Tensor):
         return False
     read = [one.meta.get("val") for one in node.all_input_nodes]
-    if not _is_float(made) or any(isinstance(one, torch.Tensor) and _is_float(one) for one in read):
+    if not has_fractions(made) or any(isinstance(one, torch.Tensor) and has_fractions(one) for one in read):
         return False
     default = torch.get_default_dtype()
     torch.set_default_dtype(_OF_DAEMONS)
@@ -49,7 +50,3 @@ def _follows_default(node: fx.Node) -> bool:
     finally:
         torch.set_default_dtype(default)
     return isinstance(on_daemons, torch.Tensor) and on_daemons.dtype is not made.dtype
-
-
-def _is_float(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
