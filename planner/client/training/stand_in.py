@@ -4,6 +4,7 @@ scale them, as clipping and loss scaling do."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf, nan
 from typing import Any
 
 import torch
@@ -22,17 +23,20 @@ class StandIn(nn.Parameter):
     """
 
     find_norm: Callable[[], float | None]
+    when_zeroed: Callable[[], None]
     _norm: float
     _gradient: torch.Tensor | None
+    _has_stepped: bool
     _proportion: torch.Tensor
     # Of the second element to the first: its square is lost in the norm of both.
     _ratio: float
 
     @classmethod
-    def of(cls, find_norm: Callable[[], float | None], dtype: torch.dtype) -> StandIn:
-        """`find_norm` gives None where there is no gradient. `dtype`: that of what it stands for."""
+    def of(cls, find_norm: Callable[[], float | None], when_zeroed: Callable[[], None], dtype: torch.dtype) -> StandIn:
+        """`find_norm` gives None where there is no gradient, `when_zeroed` hears of a module around that sets it to
+        None. `dtype`: that of what it stands for."""
         made = cls(torch.zeros(2, dtype=dtype))
-        made.find_norm = find_norm
+        made.find_norm, made.when_zeroed = find_norm, when_zeroed
         made._ratio = (torch.finfo(dtype).eps / 2) ** 0.5
         made._proportion = torch.tensor([1.0, made._ratio], dtype=dtype)
         made.forget()
@@ -40,7 +44,7 @@ class StandIn(nn.Parameter):
 
     @property
     def grad(self) -> torch.Tensor | None:
-        if self._gradient is None and (norm := self.find_norm()) is not None:
+        if self._gradient is None and (norm := nan if self._has_stepped else self.find_norm()) is not None:
             self._norm = norm
             self._gradient = (self._proportion * norm).to(self.device).as_subclass(_Gradient)
         return self._gradient
@@ -49,14 +53,18 @@ class StandIn(nn.Parameter):
     def grad(self, gradient: torch.Tensor | None) -> None:
         if gradient is not None:
             raise InvalidArgument("gradients are on the daemons: a loop can scale them, and not set them")
-        self.forget()
+        self.when_zeroed()
 
     def forget(self) -> None:
-        self._gradient, self._norm = None, 0.0
+        self._gradient, self._norm, self._has_stepped = None, 0.0, False
+
+    def end_step(self) -> None:
+        """In torch gradients stay after a step: so does one that was read. Of another nobody can tell the norm now."""
+        self._has_stepped = True
 
     def factor(self) -> float:
-        """What the gradient was multiplied by since it was read."""
-        if self._gradient is None or not 0.0 < self._norm < float("inf"):
+        """What the gradient was multiplied by since it was read, before its step."""
+        if self._gradient is None or self._has_stepped or not 0.0 < self._norm < inf:
             return 1.0
         first, second = self._gradient.as_subclass(torch.Tensor).tolist()
         if not abs(second - first * self._ratio) <= _TOLERANCE * abs(second):

@@ -19,8 +19,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import Parameter, Signature
-from typing import Any
+from inspect import Parameter, Signature, signature
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -36,6 +36,17 @@ from planner.graph.state_names import StateNames
 # Factors of one step's batches are rounded in the losses' own precision.
 _TOLERANCE = 1e-5
 _NUM_ITEMS = "num_items_in_batch"
+# What a group of a torch optimizer may have beside its rate.
+_OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adafactor)
+_OPTIONS = frozenset(name for one in _OPTIMIZERS for name in signature(one).parameters) - {"params", "lr"}
+_RECOMPUTED = "What is computed again is said by the plan: Training(activations=...), --activations"
+# What loops ask of a module that is done in another way here.
+_ELSEWHERE = {
+    "activation_checkpointing_enable": _RECOMPUTED,
+    "gradient_checkpointing_enable": _RECOMPUTED,
+    "generate": "Load its state_dict into the module, or generate over another deployment of it: docs/generation.md",
+    "save_pretrained": "Load its state_dict into the module, and save that",
+}
 _CHECKPOINT = "checkpoint"
 
 
@@ -59,7 +70,8 @@ class PipelinedModule(nn.Module):
         self.trainer = trainer
         values = trainer.graph.values_by_id()
         dtypes = {values[state.value_id].dtype for state in trainer.graph.states if state.requires_grad}
-        self.stand_in = StandIn.of(self._find_norm, torch.float64 if Dtype.FLOAT64 in dtypes else torch.float32)
+        dtype = torch.float64 if Dtype.FLOAT64 in dtypes else torch.float32
+        self.stand_in = StandIn.of(self._find_norm, self.zero_grad, dtype)
         self._batches: list[_Batch] = []
         # Whether they may be forgotten: no loss of theirs was gone back through when gradients were zeroed.
         self._is_zeroed = False
@@ -83,6 +95,12 @@ class PipelinedModule(nn.Module):
         self.__class__ = _class_of_inputs(type(self), trainer.graph)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            # What runs here is messages: there is nothing to compile.
+            return torch.compiler.disable(self._run)(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return self._run(*args, **kwargs)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
         trainer = self.trainer
         count = kwargs.pop(_NUM_ITEMS, None) if self._is_told_items else None
         leaves = flatten_inputs(trainer.graph, args, kwargs)
@@ -102,7 +120,33 @@ class PipelinedModule(nn.Module):
         """Forgets what was gone back through and not stepped. A loss that was not still may, until the next batch."""
         if any(batch.factor is not None for batch in self._batches):
             self._forget()
+        self.stand_in.forget()
         self._is_zeroed, self._has_stepped = bool(self._batches), False
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            remedy = _ELSEWHERE.get(name, "What a loop reads besides, such as a config, may be set on it")
+            raise AttributeError(
+                f"{type(self).__name__} has no {name!r}: it has the forward pass and the weights of a module that runs"
+                f" on the daemons. {remedy}",
+                name=name,
+                obj=self,
+            ) from None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a pipelined module is not copied or pickled, for its weights are on the daemons: use state_dict"
+        )
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        if fn(self.stand_in.data).dtype != self.stand_in.dtype:
+            raise InvalidArgument(
+                "the dtypes of a pipelined module are those that it was exported in: export it in others"
+            )
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def end_step(self) -> float:
         """What the gradients of the batches since the last step are to be multiplied by. For PipelinedOptimizer."""
@@ -117,8 +161,8 @@ class PipelinedModule(nn.Module):
                 "zero_grad was not called since the last step: its gradients would count in this one, and are gone"
             )
         factor = self._factor() * self.stand_in.factor()
-        self._begin()
-        self._has_stepped = True
+        self._batches, self._is_zeroed, self._has_stepped = [], False, True
+        self.stand_in.end_step()
         return factor
 
     def _share(self, leaves: Sequence[Any], count: float) -> float:
@@ -186,12 +230,9 @@ class PipelinedModule(nn.Module):
     def _forget(self) -> None:
         for batch in self._batches:
             batch.is_forgotten = True
-        self._begin()
-        self.trainer.discard()
-
-    def _begin(self) -> None:
         self._batches, self._is_zeroed = [], False
         self.stand_in.forget()
+        self.trainer.discard()
 
     def _find_norm(self) -> float | None:
         if not self._batches or any(batch.factor is None for batch in self._batches):
@@ -251,6 +292,13 @@ class PipelinedOptimizer(torch.optim.Optimizer):
         self.result: StepResult | None = None
         super().__init__([model.stand_in], {"lr": model.trainer.learning_rate})
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if self.param_groups:
+            raise InvalidArgument(
+                "the optimizer of a pipelined module is that of the daemons: parameters of this process need another"
+            )
+        super().add_param_group(param_group)
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Applies what ran since the last step, and what `closure` runs, whose result it returns. `result` has what
         Trainer.step returns."""
@@ -258,8 +306,14 @@ class PipelinedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        [group] = self.param_groups
+        if options := sorted(_OPTIONS & group.keys()):
+            raise InvalidArgument(
+                f"a loop sets the learning rate of a pipelined optimizer, and no {', '.join(options)}: that is said"
+                " once, in client.train(..., optimizer)"
+            )
         factor = self._model.end_step()
-        self.result = self._model.trainer.apply(learning_rate=self.param_groups[0]["lr"], gradient_factor=factor)
+        self.result = self._model.trainer.apply(learning_rate=group["lr"], gradient_factor=factor)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

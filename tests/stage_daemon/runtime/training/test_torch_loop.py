@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -183,7 +184,35 @@ def two_at_once(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[
         yield loss.item()
 
 
-@pytest.mark.parametrize("steps", [clipping, scaling, zeroing_late, by_closure, two_at_once])
+def zeroed_by_a_module_around(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[object]:
+    """Which sets each parameter's gradient to None, and looks at it before."""
+    around = nn.ModuleList([model])
+    for step in range(3):
+        model(**named(6, step))["loss"].backward()
+        if step < 2:
+            yield float(torch.nn.utils.clip_grad_norm_(around.parameters(), 0.1))
+        optimizer.step()
+        if step < 2:
+            # A gradient that was read stays until it is zeroed.
+            yield float(torch.nn.utils.get_total_norm([one.grad for one in model.parameters() if one.grad is not None]))
+        around.zero_grad()
+        assert all(one.grad is None for one in model.parameters())
+
+
+def compiled(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[object]:
+    """Of batches of three sizes, which torch would compile anew, and then for all sizes."""
+    quick = torch.compile(model, backend="eager")
+    for step in range(3):
+        loss = quick(**named(6 - step, step))["loss"]
+        loss.backward()
+        optimizer.step()
+        quick.zero_grad()
+        yield loss.item()
+
+
+@pytest.mark.parametrize(
+    "steps", [clipping, scaling, zeroing_late, zeroed_by_a_module_around, by_closure, two_at_once, compiled]
+)
 def test_loops_are_written_in_many_ways(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, module = trainer_of(monkeypatch, "sgd:lr=0.5,momentum=0.9", torch.float64)
     model = PipelinedModule(trainer)
@@ -296,6 +325,43 @@ def test_what_a_pipeline_cannot_follow_is_refused(monkeypatch: pytest.MonkeyPatc
         PipelinedModule(trainer_of(monkeypatch, reduction="sum")[0])(**named(6, 1), num_items_in_batch=3)
     assert_same_weights(trainer, module)
     assert trainer.num_steps == 1
+
+
+def test_what_a_loop_would_change_on_this_side_alone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, _ = trainer_of(monkeypatch)
+    model = PipelinedModule(trainer)
+    optimizer = PipelinedOptimizer(model)
+    with pytest.raises(InvalidArgument, match="parameters of this process need another"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
+    with pytest.raises(InvalidArgument, match="dtypes of a pipelined module are those that it was exported in"):
+        nn.ModuleList([model]).to(torch.bfloat16)
+    assert model.to("cpu", torch.float32) is model
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="is not copied or pickled, for its weights are on the daemons"):
+            copied(model)
+    model(**named(6, 1))["loss"].backward()
+    optimizer.param_groups[0].update(weight_decay=0.5, initial_lr=1.0)
+    with pytest.raises(
+        InvalidArgument, match="the learning rate of a pipelined optimizer, and no weight_decay: that is"
+    ):
+        optimizer.step()
+    del optimizer.param_groups[0]["weight_decay"]
+    optimizer.step()
+
+
+def test_what_a_pipelined_module_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = PipelinedModule(trainer_of(monkeypatch)[0])
+    with pytest.raises(
+        AttributeError, match=r"\[Labelled\] has no 'table': it has the forward pass and .* may be set on"
+    ):
+        _ = model.table
+    with pytest.raises(
+        AttributeError, match=r"What is computed again is said by the plan: Training\(activations=\.\.\.\)"
+    ):
+        model.gradient_checkpointing_enable()
+    assert not hasattr(model, "config")
+    model.config = {"layers": 3}
+    assert model.config == {"layers": 3}
 
 
 def test_a_schedule_beside_the_loops_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
