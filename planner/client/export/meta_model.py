@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,13 @@ from planner.client.export.dtypes import dtype_of
 from planner.client.export.export import export
 from planner.client.export.exported_model import ExportedModel
 from planner.client.weight_layout import FileRange, TensorSource
-from planner.errors import InvalidArgument, NotFound, UnsupportedModule
+from planner.errors import InvalidArgument, NotFound, PlannerWarning, UnsupportedModule
 
 # Any sizes that no dimension of a model is likely to have.
 _BATCH, _LENGTH, _TARGET_LENGTH = 2, 7, 5
+# What checkpoints of earlier versions store, and modules compute.
+_COMPUTED = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")
+_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +35,8 @@ class MetaModel:
     buffers: Mapping[str, torch.Tensor]
 
     def sources(self, stored: Mapping[str, TensorSource]) -> dict[str, TensorSource]:
-        """Where the states are, by their own names: in the checkpoint as transformers maps it, or among the buffers."""
+        """Where the states are, by their own names: in the checkpoint as transformers maps it, or among the buffers.
+        Warns of what is stored for nothing, as where the config has fewer layers."""
         computed = {name: _source_of(tensor, name) for name, tensor in self.buffers.items()}
         return computed | {name: _joined(name, parts) for name, parts in self._parts(stored).items()}
 
@@ -52,6 +58,18 @@ class MetaModel:
                     f"{folder}: has no tensor for {tied[0]!r}; the checkpoint is of another model, or incomplete"
                 )
 
+    def _warn_of(self, unused: Sequence[str], count: int) -> None:
+        known = (*(self.module._keys_to_ignore_on_load_unexpected or ()), *_COMPUTED)
+        left = [name for name in unused if not any(re.search(pattern, name) for pattern in known)]
+        if left:
+            named = ", ".join(left[:_NAMED]) + (", ..." if len(left) > _NAMED else "")
+            warnings.warn(
+                f"{type(self.module).__name__} as config.json describes it has no use for {len(left)} of the"
+                f" {count} stored tensors ({named}): they are left out",
+                PlannerWarning,
+                stacklevel=5,
+            )
+
     def _parts(self, stored: Mapping[str, TensorSource]) -> dict[str, _Parts]:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
@@ -62,15 +80,18 @@ class MetaModel:
         of_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
         needed, prefix = self.module.state_dict(), self.module.base_model_prefix
         parts: dict[str, _Parts] = {}
+        unused: list[str] = []
         for key in sorted(stored, key=dot_natural_key):
             name, pattern = rename_source_key(key, renamings, converters, prefix, needed)
             if name not in needed and key in needed:
                 name, pattern = rename_source_key(key, [], [], prefix, needed)
             if name not in needed:
+                unused.append(key)
                 continue
             operations = of_pattern[pattern].operations if pattern is not None else ()
             assembly = parts.setdefault(name, _Parts(operations=tuple(operations), columns={}))
             assembly.columns.setdefault(pattern, []).append(stored[key])
+        self._warn_of(unused, len(stored))
         for name, assembly in parts.items():
             patterns = [pattern for pattern in assembly.columns if pattern is not None]
             if patterns:

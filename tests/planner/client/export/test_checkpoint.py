@@ -15,7 +15,7 @@ from torch import nn
 from planner.client.export import ExportedCheckpoint, export_checkpoint
 from planner.client.uploads import CHUNK_BYTES
 from planner.client.weight_layout import INDEX_FILE, weight_blobs
-from planner.errors import Corrupt, InvalidArgument, NotFound, PlannerError, UnsupportedModule
+from planner.errors import Corrupt, InvalidArgument, NotFound, PlannerError, PlannerWarning, UnsupportedModule
 from tests.builders.case import Batch
 from tests.builders.cuts import even_cuts
 from tests.builders.plans import plan_of
@@ -72,6 +72,15 @@ def test_merged_renamed_and_tied_parameters_are_those_of_the_module(
     for batch, result in zip(batches, outputs, strict=True):
         with torch.no_grad():
             assert_bitwise_equal(result, module(**batch.kwargs))
+
+
+def test_what_is_stored_for_nothing_is_told(folder: Path) -> None:
+    """Not what the module computes by itself, as checkpoints of earlier versions have it."""
+    shard = sorted(folder.glob("*.safetensors"))[0]
+    names = ["model.layers.0.self_attn.rotary_emb.inv_freq", "model.position_ids", "model.layers.9.norm.weight"]
+    save_file({**load_file(shard), **{name: torch.zeros(4) for name in names}}, shard)
+    with pytest.warns(PlannerWarning, match=r"no use for 1 of the \d+ stored tensors \(model.layers.9.norm.weight\)"):
+        export_checkpoint(folder)
 
 
 def test_images(tmp_path: Path) -> None:
