@@ -30,7 +30,8 @@ import torch
 from benchmarks.one_thread_daemons import one_thread_daemons
 from benchmarks.pipeline_peers import Spent, Window, cpu_seconds, processes_under
 from planner.client import PlannerClient, export
-from planner.client.pipeline import Batch, Pipeline
+from planner.client.batches import Batch
+from planner.client.pipeline import Pipeline
 from planner.partition.objective import PipelineSchedule, Training
 from planner.plan.options import CutMode, PlanOptions, SingleMode
 from tests.builders.case import Case

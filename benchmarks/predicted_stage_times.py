@@ -25,8 +25,8 @@ from torch import nn
 
 from benchmarks.one_thread_daemons import one_thread_daemons
 from planner.client import PlannerClient, export
+from planner.client.batches import Batch
 from planner.client.local_cluster import LocalCluster
-from planner.client.pipeline import Batch
 from planner.plan.options import BalancedMode
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from tests.builders.bert import bert

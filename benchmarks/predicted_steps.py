@@ -24,7 +24,7 @@ from benchmarks.predicted_stage_times import MEMORY_BYTES, MODELS, Model
 from benchmarks.step_parts import parts
 from examples import tiny_gpt
 from planner.client import PlannerClient, export
-from planner.client.pipeline import Batch
+from planner.client.batches import Batch
 from planner.client.training import StepResult
 from planner.partition.objective import PipelineSchedule, Training
 from planner.plan.options import BalancedMode, CutMode, Mode, PlanOptions

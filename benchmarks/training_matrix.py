@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.one_thread_daemons import one_thread_daemons
 from planner.client import PlannerClient, export
-from planner.client.pipeline import Batch
+from planner.client.batches import Batch
 from planner.errors import Infeasible, PlannerError
 from planner.partition.objective import Training
 from planner.plan.options import AotBasedMode, PlanOptions

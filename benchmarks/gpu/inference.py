@@ -13,7 +13,8 @@ from torch.utils import _pytree as pytree
 
 from benchmarks.gpu.bench import Bench, Layers, Row, apart, how_far, shown
 from planner.client import PlannerClient, export
-from planner.client.pipeline import Batch, Pipeline
+from planner.client.batches import Batch
+from planner.client.pipeline import Pipeline
 from planner.errors import UnsupportedModule
 from planner.plan.options import BalancedMode, Mode, SingleMode
 from tests.builders.case import Case

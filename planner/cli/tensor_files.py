@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from planner.client.tensors import RawTensor, TensorKind, from_raw, to_raw
+from planner.client.tensors import RawTensor, TensorKind, from_raw
 from planner.errors import InvalidArgument
-from planner.graph.ir import SAFETENSORS_DTYPES, Dtype
+from planner.graph.ir import SAFETENSORS_DTYPES
 
 
 def check_writable(path: Path) -> None:
@@ -87,13 +87,6 @@ def join_rows(name: str, parts: Sequence[RawTensor]) -> RawTensor:
         )
     rows = sum(part.dims[0] for part in parts)
     return RawTensor(dtype=parts[0].dtype, dims=(rows, *parts[0].dims[1:]), data=b"".join(part.data for part in parts))
-
-
-def as_raw(name: str, leaf: object, dtype: Dtype) -> RawTensor:
-    try:
-        return to_raw(leaf, dtype)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"input {name!r}: {error.message}", input=name) from None
 
 
 def _raw(name: str, entry: Mapping[str, Any]) -> RawTensor:

@@ -21,7 +21,8 @@ from planner.client.records import RecoveryPolicy
 
 if TYPE_CHECKING:
     from planner.client.asynchronous import AsyncPipeline, AsyncPlannerClient, AsyncTrainer
-    from planner.client.pipeline import Batch, Pipeline
+    from planner.client.batches import Batch
+    from planner.client.pipeline import Pipeline
     from planner.client.tensors import RawTensor
 
 __all__ = [
@@ -46,7 +47,7 @@ _IMPORTED_WHEN_NAMED = {
     "AsyncPipeline": "asynchronous",
     "AsyncPlannerClient": "asynchronous",
     "AsyncTrainer": "asynchronous",
-    "Batch": "pipeline",
+    "Batch": "batches",
     "Pipeline": "pipeline",
     "RawTensor": "tensors",
 }

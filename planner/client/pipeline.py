@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import grpc
 
 from access.files import WatchedCredentials
+from planner.client.batches import Batch, flatten_batch
 from planner.client.connection import open_channel
 from planner.client.door import KeptMemory
 from planner.client.idle_sessions import IdleSessions
 from planner.client.messages import failure_from_proto
 from planner.client.microbatches import InputEncoder, Item, decode, decode_beside, kind_of_batch
 from planner.client.outputs import ChosenOutput, by_text
-from planner.client.pytree import flatten_inputs, unflatten_outputs
+from planner.client.pytree import unflatten_outputs
 from planner.client.records import Deployment
 from planner.client.session import Arrival, Session
 from planner.client.tensors import RawTensor, TensorKind
@@ -45,14 +46,6 @@ _MICROBATCHES_OF_CLIENT = 2
 MOST_FRUITLESS = 3
 # A few more cost little and even out microbatches of unequal length.
 _MIN_WINDOW = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The arguments of one call of the module."""
-
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,11 +153,11 @@ class Pipeline:
     def run(self, batches: Iterable[Any], window: int | None = None, *, raise_failures: bool = True) -> Iterator[Any]:
         """Each batch's output, in order, with at most `window` batches in flight; None: `default_window`.
 
-        A batch is a Batch, a tuple of arguments, a dict of keyword arguments, or the only argument itself. A batch that
-        fails in a stage raises MicrobatchFailed; with `raise_failures` off the error stands in its output's place
+        A batch is a Batch, a tuple or list of arguments, a mapping of named ones, or the only argument itself. A batch
+        that fails in a stage raises MicrobatchFailed; with `raise_failures` off the error stands in its output's place
         and the others go on.
         """
-        flat = (self._flatten(batch) for batch in batches)
+        flat = (flatten_batch(self.graph, batch) for batch in batches)
         for result in self.run_leaves(flat, window):
             if not isinstance(result, MicrobatchFailed):
                 yield self._structured(result)
@@ -324,13 +317,6 @@ class Pipeline:
         if not self.chosen:
             return unflatten_outputs(self.graph, leaves)
         return by_text(self.chosen, leaves)
-
-    def _flatten(self, batch: Any) -> list[Any]:
-        if isinstance(batch, Batch):
-            return flatten_inputs(self.graph, batch.args, dict(batch.kwargs))
-        if isinstance(batch, dict):
-            return flatten_inputs(self.graph, (), batch)
-        return flatten_inputs(self.graph, batch if isinstance(batch, tuple) else (batch,), {})
 
 
 def _result(arrival: Arrival, kind: TensorKind, number: int) -> list[object] | MicrobatchFailed:

@@ -33,12 +33,13 @@ def remember_container(type_name: str, keys: tuple[str, ...], rebuild: Rebuild) 
 def flatten_inputs(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """The leaves that are data, in the order of the graph's inputs that are not constant.
 
-    What holds constants only may be left out. Raises InvalidArgument, naming the input, for another structure or
-    another constant than the graph was captured with.
+    Names are bound as in a call of the module, also those of arguments that it was captured with by position. What
+    holds constants only may be left out. Raises InvalidArgument, naming the input, for another structure or another
+    constant than the graph was captured with.
     """
     names = iter(graph.inputs)
     data = []
-    for leaf in _leaves(graph.input_tree, (tuple(args), dict(kwargs)), "inputs", _Constants(graph)):
+    for leaf in _leaves(graph.input_tree, _bound(graph, args, kwargs), "inputs", _Constants(graph)):
         entry = next(names)
         if isinstance(entry.content, ValueReference):
             data.append(leaf)
@@ -52,17 +53,8 @@ def flatten_inputs(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 def argument_names(graph: Graph) -> tuple[str, ...]:
     """Of the module that the graph was captured from; containers that were given by position are left out."""
-    arguments = graph.input_tree
-    assert isinstance(arguments, TreeTuple)
-    given, named = arguments.items
-    assert isinstance(given, TreeTuple)
-    assert isinstance(named, TreeDict)
-    names, position = list[str](), 0
-    for item in given.items:
-        if isinstance(item, TreeLeaf):
-            names.append(graph.inputs[position].name)
-        position += _count_leaves(item)
-    return (*names, *named.keys)
+    given, named = _arguments(graph)
+    return (*filter(None, _positional_names(graph, given)), *named.keys)
 
 
 def unflatten_outputs(graph: Graph, leaves: Sequence[Any]) -> Any:
@@ -83,12 +75,57 @@ def unflatten_outputs(graph: Graph, leaves: Sequence[Any]) -> Any:
 _LEFT_OUT = object()
 
 
+def _arguments(graph: Graph) -> tuple[TreeTuple, TreeDict]:
+    """By position, and by name."""
+    arguments = graph.input_tree
+    assert isinstance(arguments, TreeTuple)
+    given, named = arguments.items
+    assert isinstance(given, TreeTuple)
+    assert isinstance(named, TreeDict)
+    return given, named
+
+
+def _positional_names(graph: Graph, given: TreeTuple) -> list[str | None]:
+    """None for a container: the graph has only the names of what is in it."""
+    names, position = list[str | None](), 0
+    for item in given.items:
+        names.append(graph.inputs[position].name if isinstance(item, TreeLeaf) else None)
+        position += _count_leaves(item)
+    return names
+
+
+def _bound(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """By position, where the graph was captured so, and by name."""
+    given, named = _arguments(graph)
+    if len(args) == len(given.items) and all(name in named.keys for name in kwargs):
+        return tuple(args), kwargs
+    names = _positional_names(graph, given)
+    if len(args) > len(names):
+        by_name = f"; by name it has {', '.join(map(repr, named.keys))}" if named.keys else ""
+        raise InvalidArgument(f"inputs by position: {len(args)}, the graph was captured with {len(names)}{by_name}")
+    left = dict(kwargs)
+    bound = (*args, *(left.pop(name, _LEFT_OUT) if name else _LEFT_OUT for name in names[len(args) :]))
+    for name in left:
+        if name not in named.keys:
+            raise InvalidArgument(
+                f"input {name!r} is given by position too"
+                if name in names
+                else f"input {name!r}: the graph was captured without it; it has {list(argument_names(graph))}"
+            )
+    return bound, left
+
+
 class _Constants:
     """Tells which subtrees of the inputs hold nothing but constants."""
 
     def __init__(self, graph: Graph) -> None:
         self._fixed = [not isinstance(entry.content, ValueReference) for entry in graph.inputs]
+        self._names = [entry.name for entry in graph.inputs]
         self._position = 0
+
+    @property
+    def next_name(self) -> str:
+        return self._names[self._position]
 
     def take(self, tree: PyTree) -> tuple[bool, ...]:
         """Which of the tree's leaves, the next ones, are constants."""
@@ -114,9 +151,10 @@ def _leaves(tree: PyTree, given: Any, where: str, constants: _Constants) -> Iter
         if value is not _LEFT_OUT:
             yield from _leaves(item, value, place, constants)
             continue
+        first = constants.next_name if _count_leaves(item) else ""
         fixed = constants.take(item)
         if not all(fixed):
-            raise InvalidArgument(f"{place} is missing; the graph was captured with it")
+            raise InvalidArgument(f"input {first!r} ({place}) is missing; the graph was captured with it")
         yield from (_LEFT_OUT for _ in fixed)
 
 

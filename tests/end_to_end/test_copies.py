@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from planner.client import PlannerClient, RecoveryPolicy, export
+from planner.client.batches import Batch
 from planner.client.local_cluster import LocalCluster
-from planner.client.pipeline import Batch
 from planner.client.records import Deployment, DeploymentState, StoredPlan
 from planner.errors import DeploymentFailed, OptionsError
 from planner.plan.options import BalancedMode, PlanOptions, Routing

@@ -12,8 +12,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from planner.client import PlannerClient, export
+from planner.client.batches import Batch
 from planner.client.export import ExportedModel
-from planner.client.pipeline import Batch, Pipeline
+from planner.client.pipeline import Pipeline
 from planner.client.records import StoredPlan
 from planner.errors import InvalidArgument, MicrobatchFailed
 from planner.plan.options import BalancedMode, CutMode, Mode, PlanOptions, Routing, SizeBasedMode

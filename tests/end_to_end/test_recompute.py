@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from planner.client import PlannerClient, export
+from planner.client.batches import Batch
 from planner.client.local_cluster import LocalCluster
-from planner.client.pipeline import Batch
 from planner.client.records import GraphRecord, StoredPlan
 from planner.cost.inventory import Inventory, LinkSpeed
 from planner.cost.sources import RateSource

@@ -16,10 +16,10 @@ from rich.text import Text
 from planner.cli.options import OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit
 from planner.cli.progress import batch_bar
-from planner.cli.tensor_files import as_raw, check_writable, join_rows, read_tensors, split_rows, write_tensors
+from planner.cli.tensor_files import check_writable, join_rows, read_tensors, split_rows, write_tensors
 from planner.client.microbatches import carried
 from planner.client.outputs import ChosenOutput, every_output
-from planner.client.tensors import RawTensor
+from planner.client.tensors import RawTensor, named_to_raw
 from planner.errors import InvalidArgument, MicrobatchFailed
 from planner.graph.ir import Dtype, Graph, Value, ValueKind
 
@@ -81,7 +81,7 @@ def _leaves(graph: Graph, tensors: Mapping[str, Any]) -> list[object]:
 def _leaf(name: str, value: Value, entry: Any) -> object:
     if value.kind is ValueKind.TENSOR:
         assert value.dtype is not None
-        return as_raw(name, entry, value.dtype)
+        return named_to_raw(name, entry, value.dtype)
     if not hasattr(entry, "item") or entry.size != 1:
         raise InvalidArgument(f"input {name!r} is one number: give it in a .npz, as an array without dimensions")
     return entry.item()
@@ -122,9 +122,9 @@ def _join(outputs: Sequence[ChosenOutput], results: Sequence[Sequence[object]]) 
 def _join_output(name: str, dtype: Dtype | None, parts: Sequence[object]) -> RawTensor:
     """A number becomes a tensor of one number per batch."""
     if dtype is not None:
-        return join_rows(name, [as_raw(name, part, dtype) for part in parts])
+        return join_rows(name, [named_to_raw(name, part, dtype) for part in parts])
     numbers = np.asarray(parts)
-    return as_raw(name, numbers, Dtype(numbers.dtype.name))
+    return named_to_raw(name, numbers, Dtype(numbers.dtype.name))
 
 
 def _carried_values(graph: Graph) -> list[tuple[str, Value]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -19,9 +19,11 @@ from planner.cli.options import OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit
 from planner.cli.plan_options import ActivationsOption
 from planner.cli.progress import rollout_bars, training_bar, upload_bars
-from planner.cli.tensor_files import as_raw, check_writable, write_tensors
+from planner.cli.tensor_files import check_writable, write_tensors
+from planner.client.batches import flatten_batch
 from planner.client.microbatches import carried
 from planner.client.records import RecoveryPolicy
+from planner.client.tensors import named_to_raw
 from planner.client.training import (
     Checkpointing,
     StepResult,
@@ -44,7 +46,8 @@ def train(
         typer.Option(
             "--data",
             metavar="LOADER",
-            help="package.module:loader, a callable that returns batches: tuples of arguments, or dicts of named ones.",
+            help="package.module:loader, a callable that returns batches: tuples or lists of arguments, or dicts of"
+            " named ones.",
         ),
     ],
     steps: Annotated[
@@ -210,10 +213,9 @@ def _run(trainer: Trainer, batches: Iterable[Any], steps: int) -> dict[str, Any]
     num_tokens, started = 0, time.monotonic()
     with training_bar(steps) as show:
         for _, batch in zip(range(done, steps), islice(_endless(batches), done, None), strict=False):
-            named = batch if isinstance(batch, dict) else {}
-            arguments = () if named else (batch if isinstance(batch, tuple) else (batch,))
-            results.append(trainer.step(*arguments, **named))
-            num_tokens += _num_tokens(trainer.graph, (*arguments, *named.values()))
+            leaves = flatten_batch(trainer.graph, batch)
+            results.append(trainer.step_leaves(leaves))
+            num_tokens += _num_tokens(trainer.graph, leaves)
             show(results[-1], num_tokens / (time.monotonic() - started))
     step_seconds = [result.seconds for result in results]
     return {
@@ -227,7 +229,7 @@ def _run(trainer: Trainer, batches: Iterable[Any], steps: int) -> dict[str, Any]
     }
 
 
-def _num_tokens(graph: Graph, leaves: tuple[Any, ...]) -> int:
+def _num_tokens(graph: Graph, leaves: Sequence[object]) -> int:
     """Elements of the first input that is integers of two dimensions; rows of the first one where none is."""
     values = graph.values_by_id()
     shapes: list[tuple[int, ...]] = [tuple(getattr(leaf, "shape", ())) for leaf in leaves]
@@ -245,7 +247,7 @@ def _write(path: Path, trainer: Trainer) -> None:
     for name, tensor in trainer.state_dict().items():
         dtype = dtypes[name]
         assert dtype is not None
-        tensors[name] = as_raw(name, tensor, dtype)
+        tensors[name] = named_to_raw(name, tensor, dtype)
     write_tensors(path, tensors)
 
 

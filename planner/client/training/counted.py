@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.client.microbatches import carried
-from planner.client.tensors import RawTensor, TensorKind, from_raw, to_raw
+from planner.client.tensors import RawTensor, TensorKind, from_raw, named_to_raw
 from planner.graph.ir import Argument, ArgumentList, Dtype, Graph, Node, ValueReference
 from planner.graph.operators import facts_of
 
@@ -46,9 +46,10 @@ class Counted:
     """Elements of an input: the sum of what `calls` make of them, or how many of these are not `ignored`, each of which
     counts what the state `weights` has for its class, if there is one.
 
-    `position`: among a microbatch's inputs. `calls`: (call, dtype of its result).
+    `position`: of the input of that name among a microbatch's. `calls`: (call, dtype of its result).
     """
 
+    name: str
     position: int
     dtype: Dtype
     calls: tuple[tuple[Node, Dtype], ...]
@@ -62,7 +63,7 @@ class Counted:
 
     def count(self, leaves: Sequence[object], weights: RawTensor | None = None) -> float:
         """Of a microbatch."""
-        elements: _Array = from_raw(to_raw(leaves[self.position], self.dtype), TensorKind.NUMPY)
+        elements: _Array = from_raw(named_to_raw(self.name, leaves[self.position], self.dtype), TensorKind.NUMPY)
         for call, dtype in self.calls:
             if call.operator.name in _COPIES:
                 elements = elements != 0 if dtype is Dtype.BOOL else elements
@@ -81,7 +82,8 @@ class GraphLoss:
     def __init__(self, graph: Graph, value_id: int) -> None:
         self._value_id = value_id
         self._values = graph.values_by_id()
-        self._inputs = [one for _, one in carried(graph.inputs)]
+        inputs = carried(graph.inputs)
+        self._names, self._inputs = [name for name, _ in inputs], [one for _, one in inputs]
         self._makers = {made: node for node in graph.nodes for made in node.outputs if made}
         # Nothing changes these while the graph is trained.
         self._fixed = {
@@ -108,7 +110,14 @@ class GraphLoss:
         if dtype is None or not dims or dims[0] != along:
             return None
         position = self._inputs.index(value_id)
-        return Counted(position=position, dtype=dtype, calls=tuple(calls), ignored=chosen.ignored, weights=weights)
+        return Counted(
+            name=self._names[position],
+            position=position,
+            dtype=dtype,
+            calls=tuple(calls),
+            ignored=chosen.ignored,
+            weights=weights,
+        )
 
     def is_sum(self) -> bool:
         """Whether it is one of torch's with reduction="sum", at most scaled by a number that is the whole batch's."""

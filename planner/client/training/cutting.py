@@ -12,7 +12,8 @@ from planner.graph.ir import Graph, Value, ValueKind
 
 
 def cut(graph: Graph, leaves: Sequence[object], microbatches: int) -> list[list[object]]:
-    """The graph's inputs cut along their first dimension; what has another first dimension goes to each whole.
+    """The graph's inputs cut along their first dimension; what has another first dimension goes to each whole, and so
+    does what is given one microbatch's rows where these are fixed.
 
     A dynamic first dimension is cut into `microbatches` parts that differ by one row at most, or as many more or fewer
     as its bounds ask for; a fixed one into as many as there are. Raises InvalidArgument for a batch that cannot be cut
@@ -24,11 +25,15 @@ def cut(graph: Graph, leaves: Sequence[object], microbatches: int) -> list[list[
     first = next((index for index, value in enumerate(values) if value.dims), None)
     if first is None:
         raise InvalidArgument("no input has a dimension to cut along; pass a list of microbatches")
-    along, rows = values[first].dims[0], _rows(leaves[first])
-    sizes = _sizes(graph, rows, along, microbatches, f"input {_names(graph)[first]!r}")
-    is_cut = [
-        bool(value.dims) and value.dims[0] == along and _rows(leaf) == rows for value, leaf in _zip(values, leaves)
-    ]
+    names = _names(graph)
+    along, rows = values[first].dims[0], _rows(names[first], leaves[first])
+    sizes = _sizes(graph, rows, along, microbatches, f"input {names[first]!r}")
+    is_cut = []
+    for name, value, leaf in zip(names, values, leaves, strict=True):
+        own = _rows(name, leaf) if value.dims and value.dims[0] == along else 0
+        if own not in (0, rows) and isinstance(along, SymbolReference):
+            raise InvalidArgument(f"input {name!r} has {own} rows, and input {names[first]!r} of one batch has {rows}")
+        is_cut.append(own == rows)
     ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
     return [
         [leaf[end - size : end] if cuts else leaf for leaf, cuts in zip(leaves, is_cut, strict=True)]  # type: ignore[index]
@@ -38,11 +43,8 @@ def cut(graph: Graph, leaves: Sequence[object], microbatches: int) -> list[list[
 
 def num_rows(graph: Graph, leaves: Sequence[object]) -> int:
     """Of a microbatch: the first dimension of its first input that has one."""
-    return next((_rows(leaf) for value, leaf in _zip(_values(graph), leaves) if value.dims), 1)
-
-
-def _zip(values: Sequence[Value], leaves: Sequence[object]) -> list[tuple[Value, object]]:
-    return list(zip(values, leaves, strict=True))
+    inputs = zip(_names(graph), _values(graph), leaves, strict=True)
+    return next((_rows(name, leaf) for name, value, leaf in inputs if value.dims), 1)
 
 
 def _sizes(graph: Graph, rows: int, along: object, microbatches: int, where: str) -> list[int]:
@@ -64,10 +66,10 @@ def _sizes(graph: Graph, rows: int, along: object, microbatches: int, where: str
     return [along] * (rows // along)
 
 
-def _rows(leaf: object) -> int:
+def _rows(name: str, leaf: object) -> int:
     shape = getattr(leaf, "shape", None) or getattr(leaf, "dims", None)
     if not shape:
-        raise InvalidArgument(f"an input of {type(leaf).__name__} without a first dimension cannot be cut")
+        raise InvalidArgument(f"input {name!r}: a {type(leaf).__name__} without a first dimension cannot be cut")
     return int(shape[0])
 
 

@@ -80,14 +80,13 @@ class PipelinedModule(nn.Module):
         self._has_warned = False
         # Whether a number of items is Hugging Face's Trainer's, and not an input of the graph.
         self._is_told_items = _NUM_ITEMS not in argument_names(trainer.graph)
-        names = [name for name, _ in carried(trainer.graph.inputs)]
         counted = trainer.counted
         # Of Hugging Face's Trainer: whether it says over how many targets all batches of a step are.
         self.accepts_loss_kwargs = (
             counted is not None
             and counted.ignored == -100
             and not counted.weights
-            and names[counted.position] in ("labels", "shift_labels")
+            and counted.name in ("labels", "shift_labels")
         )
         # And whether the first target of each row is none, for the module shifts them.
         self.loss_type = "ForCausalLM" if counted is not None and counted.is_cut else None

@@ -15,10 +15,11 @@ from typing import Any
 
 from access.files import WatchedCredentials
 from access.host import host_identity
+from planner.client.batches import flatten_batch
 from planner.client.connection import open_channel
 from planner.client.microbatches import InputEncoder, Item, carried, decode, fill_tensor, kind_of_batch
 from planner.client.outputs import by_text, choose_outputs
-from planner.client.pipeline import DATA_MESSAGE_BYTES, Batch, Pipeline
+from planner.client.pipeline import DATA_MESSAGE_BYTES, Pipeline
 from planner.client.pytree import flatten_inputs, unflatten_outputs
 from planner.client.records import Deployment
 from planner.client.tensors import RawTensor, TensorKind, from_raw, loaded_torch, to_raw
@@ -251,12 +252,15 @@ class Trainer:
 
     def step(self, *args: Any, **kwargs: Any) -> StepResult:
         """One batch: its inputs are cut into the plan's microbatches along their first dimension."""
-        leaves = flatten_inputs(self.graph, args, kwargs)
+        return self.step_leaves(flatten_inputs(self.graph, args, kwargs))
+
+    def step_leaves(self, leaves: Sequence[object]) -> StepResult:
+        """One batch, its inputs in the graph's order."""
         return self._step(cut(self.graph, leaves, self.microbatches))
 
     def step_microbatches(self, batches: Iterable[Any]) -> StepResult:
         """One step over microbatches that the caller has cut, of any number and sizes: as Pipeline.run takes them."""
-        return self._step([self._flatten(batch) for batch in batches])
+        return self._step([flatten_batch(self.graph, batch) for batch in batches])
 
     def accumulate(self, *args: Any, share: float = 1.0, **kwargs: Any) -> BatchResult:
         """The passes of one batch, whose gradients wait for `apply`; `share` is what its loss counts in the step's. One
@@ -617,13 +621,6 @@ class Trainer:
                 holders.append(device_id)
                 seen |= own
         return holders
-
-    def _flatten(self, batch: Any) -> list[object]:
-        if isinstance(batch, Batch):
-            return flatten_inputs(self.graph, batch.args, dict(batch.kwargs))
-        if isinstance(batch, dict):
-            return flatten_inputs(self.graph, (), batch)
-        return flatten_inputs(self.graph, batch if isinstance(batch, tuple) else (batch,), {})
 
     def _step(self, microbatches: Sequence[Sequence[object]]) -> StepResult:
         if not microbatches:

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from access.ring import create_ring
+from planner.client.batches import Batch
 from planner.client.door import SessionMemory
 from planner.client.messages import deployment_from_proto
-from planner.client.pipeline import MOST_FRUITLESS, Batch
+from planner.client.pipeline import MOST_FRUITLESS
 from planner.client.records import Deployment
 from planner.errors import BuffersInUse, DeploymentFailed, InvalidArgument, MicrobatchFailed, StateLost, Unavailable
 from protos.v1 import planner_pb2

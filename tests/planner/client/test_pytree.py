@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import UserDict
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.client.pytree import flatten_inputs, remember_container, unflatten_outputs
+from planner.client.batches import Batch, flatten_batch
+from planner.client.pytree import argument_names, flatten_inputs, remember_container, unflatten_outputs
 from planner.errors import InvalidArgument
 from planner.graph.ir import (
     Argument,
@@ -65,13 +67,54 @@ def test_constants_may_be_left_out() -> None:
         ([], {"ids": 1, "flag": True}, "input 'input_1' is True, the graph was captured with False"),
         ([], {"ids": 1, "flag": 0}, "input 'input_1' is 0"),
         ([], {"ids": 1, "flag": False, "extra": 2}, "'extra'.*captured without it"),
-        ([5], {"ids": 1}, "captured without it"),
+        ([5], {"ids": 1}, "inputs by position: 1, the graph was captured with 0; by name it has 'ids', 'flag'"),
     ],
 )
 def test_other_calls_are_refused(args: list[Any], kwargs: dict[str, Any], why: str) -> None:
     graph = graph_taking(call(ids=LEAF, flag=LEAF), [DATA, False])
     with pytest.raises(InvalidArgument, match=why):
         flatten_inputs(graph, args, kwargs)
+
+
+def test_names_are_bound_as_in_a_call_of_the_module() -> None:
+    """Also of what was captured by position; a container there has no name in the graph."""
+    graph = graph_taking(call((LEAF, TreeList((LEAF,)), LEAF, LEAF), mask=LEAF), [DATA, DATA, DATA, 3, DATA])
+    assert argument_names(graph) == ("input_0", "input_2", "input_3", "mask")
+    for args, kwargs in (
+        (["x", ["l"], "y"], {"mask": "m"}),
+        (["x", ["l"]], {"mask": "m", "input_2": "y"}),
+        (["x", ["l"]], {"mask": "m", "input_3": 3, "input_2": "y"}),
+    ):
+        assert flatten_inputs(graph, args, kwargs) == ["x", "l", "y", "m"]
+    for args, kwargs, why in (
+        (["x", ["l"]], {"mask": "m"}, "input 'input_2' .* is missing"),
+        ([], {"mask": "m", "input_0": "x", "input_2": "y"}, "input 'input_1' .* is missing"),
+        (["x", ["l"], "y"], {"mask": "m", "input_2": "y"}, "input 'input_2' is given by position too"),
+        (
+            ["x", ["l"]],
+            {"maks": "m", "input_2": "y"},
+            r"'maks': .* without it; it has \['input_0', 'input_2', 'in",
+        ),
+        (["x", ["l"], "y", 3, "m"], {}, "inputs by position: 5, the graph was captured with 4; by name it has 'mask'"),
+    ):
+        with pytest.raises(InvalidArgument, match=why):
+            flatten_inputs(graph, args, kwargs)
+
+
+def test_a_batch_is_what_a_loader_gives() -> None:
+    graph = graph_taking(call((LEAF, LEAF)), [DATA, DATA])
+    for batch in (("x", "y"), ["x", "y"], UserDict(input_1="y", input_0="x"), Batch(("x",), {"input_1": "y"})):
+        assert flatten_batch(graph, batch) == ["x", "y"]
+    assert flatten_batch(graph_taking(call((LEAF,)), [DATA]), "x") == ["x"]
+    # The module's only argument.
+    assert flatten_batch(graph_taking(call((TreeList((LEAF, LEAF)),)), [DATA, DATA]), ["x", "y"]) == ["x", "y"]
+    named = TreeDict(("a", "b"), (LEAF, LEAF))
+    assert flatten_batch(graph_taking(call((named,)), [DATA, DATA]), {"b": "y", "a": "x"}) == ["x", "y"]
+    assert flatten_batch(graph_taking(call((named,), c=LEAF), [DATA] * 3), Batch(({"a": 1, "b": 2},), {"c": 3})) == [
+        1,
+        2,
+        3,
+    ]
 
 
 def test_another_container_is_refused() -> None:
@@ -109,7 +152,7 @@ def test_a_registered_container_is_given_as_itself_or_by_its_parts(container: ob
         ((1,), "found tuple, the graph was captured with tests.Point"),
         (3, "int has no 'x', as tests.Point has"),
         ({"x": 1, "z": 2}, r"\['z'\]: the graph was captured without it; it has \['x', 'y'\]"),
-        ({"x": 1}, r"\['y'\] is missing"),
+        ({"x": 1}, r"\['y'\]\) is missing"),
     ],
 )
 def test_a_registered_container_of_other_parts_is_refused(container: object, why: str) -> None:

@@ -65,7 +65,13 @@ def test_a_fixed_dimension_is_cut_into_as_many_parts_as_there_are() -> None:
         (graph([tensor(1, "batch")]), [np.ones(0)], "'v1' has no rows"),
         (graph([tensor(1)]), [1.0], "no input has a dimension"),
         (graph([tensor(1, "batch")]), [], "0 inputs found, the graph takes 1"),
-        (graph([tensor(1, "batch")]), [1.0], "float without a first dimension"),
+        (graph([tensor(1, "batch")]), [1.0], "input 'v1': a float without a first dimension"),
+        # As many as one microbatch has.
+        (
+            graph([tensor(1, "batch"), tensor(2, "batch")]),
+            [np.ones(6), np.ones(3)],
+            "input 'v2' has 3 rows, and input 'v1' of one batch has 6",
+        ),
     ],
 )
 def test_what_cannot_be_cut_is_refused(program: Graph, leaves: list[object], words: str) -> None:

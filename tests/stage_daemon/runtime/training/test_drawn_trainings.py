@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.client.pipeline import Batch
+from planner.client.batches import Batch
 from planner.client.training import Trainer
 from tests.builders.training_cases import NUM_STEPS, DrawnTraining, drawn_training
 from tests.random_examples import random_seeds
