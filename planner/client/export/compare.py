@@ -14,7 +14,7 @@ torch.utils.checkpoint does, torch.export leaves out.
 Both run once from one seed, so that torch's random numbers are the same, and again where they differ: what does not
 agree with itself is left alone. A module that changed an attribute or drew Python's numbers is called again and again,
 with nothing put back but what programs hold as well. What cannot be compared is left alone, and a forward that raises
-outside of torch.export too.
+outside of torch.export too; of a program that raises is told why.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def difference_of_numbers(runs: Runs) -> str:
             or _of_gradients(runs, rounding)
         )
     except Exception:
-        # The export itself is right without: what runs only under torch.export cannot be compared.
-        return ""
+        # What runs only under torch.export cannot be compared, and is exported all the same.
+        return _failure_of_program(runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,17 @@ class _Causes:
         kept = [f"keeps {', '.join(self.kept)} in Python"] if self.kept else []
         drawn = ["draws Python's or numpy's random numbers"] if self.are_drawn else []
         return " and ".join(kept + drawn)
+
+
+def _failure_of_program(runs: Runs) -> str:
+    error = runs.failure_of_program()
+    if error is None:
+        return ""
+    first_line = str(error).strip().partition("\n")[0]
+    return (
+        f"{runs.name}: what torch.export captured cannot be run on the example inputs here, and can on daemons only if "
+        f"their devices make the difference: {type(error).__name__}: {first_line}. {WITHOUT_COMPARISON}"
+    )
 
 
 def _of_program(runs: Runs, given: Outputs, rounding: float) -> str:

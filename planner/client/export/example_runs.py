@@ -75,6 +75,16 @@ class Runs:
         buffers = {name: states.get(id(buffer), buffer) for name, buffer in self._buffers().items()}
         return [*(("", _still(leaf)) for leaf in outputs), *_contents(buffers)]
 
+    def failure_of_program(self) -> Exception | None:
+        """Why it does not run on the example inputs, if it does not. Without autograd, which answers do not need."""
+        inputs, _ = self._program_inputs()
+        try:
+            with self._from_one_seed(), torch.no_grad():
+                self._run_program(inputs)
+        except Exception as error:
+            return error
+        return None
+
     @property
     def have_gradients(self) -> bool:
         """None are taken where they would need much memory."""

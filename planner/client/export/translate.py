@@ -106,6 +106,10 @@ def _check_call(module: Any, args: Any, kwargs: Any) -> None:
         is_class = isinstance(module, type)
         got = f"the class {module.__name__}, not one of it" if is_class else f"a {type(module).__name__}"
         raise UnsupportedModule(f"got {got}, needed a torch.nn.Module: have a module's forward call it")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UnsupportedModule(
+            "got a module of torch.jit: export the Python module that it was scripted or traced from"
+        )
     if not isinstance(args, tuple):
         raise UnsupportedModule(f"got a {type(args).__name__} for args, needed a tuple: (x,) for one example input x")
     if not isinstance(kwargs, Mapping):

@@ -232,6 +232,16 @@ def not_a_number(features: torch.Tensor) -> torch.Tensor:
     return features.log() if torch.compiler.is_exporting() else features.abs().log()
 
 
+def test_a_program_that_does_not_run_is_told() -> None:
+    """torch.export looks at no dtypes of a matrix product, and at no index."""
+    with pytest.warns(PlannerWarning, match="Linear: .* cannot be run on the example inputs here.* must have the same"):
+        export(nn.Linear(4, 4), (torch.ones(3, 4, dtype=torch.float64),))
+    with pytest.warns(
+        PlannerWarning, match="Embedding: .* only if their devices make the difference: IndexError: index"
+    ):
+        export(nn.Embedding(4, 4), (torch.tensor([1, 7]),))
+
+
 def test_numbers_that_are_none_count_where_only_one_has_them() -> None:
     assert "is off by inf" in told_by(Draws(not_a_number), FEATURES)[0]
     assert told_by(Draws(torch.log), FEATURES) == []

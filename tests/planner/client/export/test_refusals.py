@@ -353,8 +353,9 @@ def test_what_torch_made_of_a_module() -> None:
     with pytest.raises(UnsupportedModule, match=r"give what its .module\(\) returns"):
         export(program, inputs)  # type: ignore[arg-type]
     assert len(export(program.module(), inputs).graph.nodes) == 1
-    with pytest.raises(UnsupportedModule, match="export the Python module that it was scripted from"):
-        export(torch.jit.script(nn.Linear(4, 4)), inputs)
+    for of_jit in (torch.jit.script(nn.Linear(4, 4)), torch.jit.trace(nn.Linear(4, 4), inputs)):
+        with pytest.raises(UnsupportedModule, match="export the Python module that it was scripted or traced from"):
+            export(of_jit, inputs)
 
 
 def test_what_reaches_under_a_tensor_names_what_to_do_instead() -> None:
