@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
+from planner.declared_types import check_declared
 from planner.errors import OptionsError
 
 MAX_MICROBATCHES = 1 << 16
@@ -76,6 +77,7 @@ class Training:
     activations: Activations = Activations.KEPT
 
     def __post_init__(self) -> None:
+        check_declared(self, "training", OptionsError)
         if not 1 <= self.microbatches <= MAX_MICROBATCHES:
             raise OptionsError(f"training: {self.microbatches} microbatches, needs 1 to {MAX_MICROBATCHES}")
         for name in ("optimizer_bytes_per_parameter", "backward_ratio"):

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 
+from planner.declared_types import check_declared
 from planner.errors import OptionsError
 from planner.partition.modes.table import (
     AotBasedMode,
@@ -66,6 +67,7 @@ class ShapeBucket:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
+        check_declared(self, "shape bucket", OptionsError)
         if not math.isfinite(self.weight) or not 0 < self.weight <= 1e9:
             raise OptionsError(f"shape bucket: weight is {self.weight}, needs more than 0 and at most 1e9")
 
@@ -99,6 +101,9 @@ class PlanOptions:
     rates_from_profiles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_declared(self, "options", OptionsError)
+        if self.microbatches_in_flight < 0:
+            raise OptionsError(f"options.microbatches_in_flight is {self.microbatches_in_flight}, needs 0 or more")
         if self.rates_from is not None and self.rates_from_profiles:
             raise OptionsError(
                 f"options.rates_from is {self.rates_from.value} and options.rates_from_profiles names "

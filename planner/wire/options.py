@@ -130,13 +130,10 @@ def _mode(message: plan_pb2.PlanOptions) -> Mode:
 
 
 def _option(mode: str, option: Option, content: Any) -> Any:
-    field, most = f"{mode}.{option.name}", option.input.most
     if option.is_list:
-        if most is not None:
-            _check_length(field, len(content), most)
+        if option.input.most is not None:
+            _check_length(f"{mode}.{option.name}", len(content), option.input.most)
         return tuple(content)
-    if most is not None:
-        _check(field, content, most)
     return content if option.is_required else content or option.default
 
 

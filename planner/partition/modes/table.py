@@ -13,8 +13,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, get_origin, get_type_hints
 
+from planner.declared_types import check_declared
 from planner.errors import OptionsError
 
 if TYPE_CHECKING:
@@ -84,6 +86,16 @@ class Mode(ABC):
     chooses_stages: ClassVar[bool] = False
     bounds_any_objective: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        where = f"options.{self.name}"
+        check_declared(self, where, OptionsError)
+        for option in options_of(type(self)):
+            number, most = getattr(self, option.name), option.input.most
+            if not option.is_list and most is not None and not 0 <= number <= most:
+                raise OptionsError(
+                    f"{where}.{option.name} is {number}, needs 0 to {most}", field=f"{where}.{option.name}"
+                )
+
     @abstractmethod
     def partition(self, problem: PartitionProblem, request: Request) -> Assignment:
         """Deterministic. Raises OptionsError for what does not fit the problem, Infeasible if no assignment exists.
@@ -116,6 +128,7 @@ class OptimalMode(Mode):
     effort: float = field(default=1.0, metadata=input_as("--effort", "scales the steps that a search may take."))
 
     def __post_init__(self) -> None:
+        Mode.__post_init__(self)
         if not math.isfinite(self.effort) or not 0 < self.effort <= MAX_EFFORT:
             raise OptionsError(f"mode optimal: effort is {self.effort}, needs more than 0 and at most {MAX_EFFORT:g}")
 
@@ -149,6 +162,7 @@ class CutMode(Mode):
     )
 
     def __post_init__(self) -> None:
+        Mode.__post_init__(self)
         if not self.module_paths:
             raise OptionsError(
                 "options.cut.module_paths is empty; name at least one module to cut after",
@@ -256,6 +270,7 @@ MODES: Mapping[str, type[Mode]] = {
 }
 
 
+@cache
 def options_of(mode: type[Mode]) -> tuple[Option, ...]:
     types = get_type_hints(mode)
     return tuple(
