@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from planner.client.connection import Connection
+from planner.client.ids import checks_ids
 from planner.client.records import AuditEntry, TokenRecord
 from planner.errors import Unavailable
 from protos.v1 import access_pb2
@@ -20,6 +21,7 @@ RENEW_SECONDS = 1.0
 ASK_AGAIN = timedelta(seconds=10)
 
 
+@checks_ids
 class AccessCalls:
     _connection: Connection
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from planner.client.connection import Connection
 from planner.client.graphs import GraphCalls
+from planner.client.ids import checks_ids
 from planner.client.request_ids import new_request_id
 from planner.client.weight_layout import INDEX_FILE, safetensors_header
 from planner.errors import Conflict, Corrupt, NotFound
@@ -32,6 +33,7 @@ _OTHERS_FILE = "model-others.safetensors"
 _UNFINISHED = ".unfinished-"
 
 
+@checks_ids
 class CheckpointCalls(GraphCalls):
     _connection: Connection
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -14,8 +15,11 @@ from planner.client.failover import DEFAULT_RESTART_SECONDS, Restarts, log
 from planner.client.inventories import InventoryCalls
 from planner.client.plans import PlanCalls
 from planner.client.profiles import ProfileCalls
+from planner.errors import InvalidArgument
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
+# gRPC's own schemes of names are among these: "dns:///planner:50051", "unix:/run/planner".
+_ADDRESS = re.compile(r"(dns:///)?[^/\s]+:\d+|unix:.+")
 
 
 class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, AccessCalls):
@@ -41,7 +45,7 @@ class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, Ac
         awaits_first: bool = False,
         on_away: Callable[[str], None] = log.warning,
     ) -> None:
-        self.address = address if isinstance(address, str) else ",".join(address)
+        self.address = _checked(address)
         self._connection = Connection(
             self.address,
             timeout_seconds=timeout_seconds,
@@ -61,3 +65,14 @@ class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, Ac
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _checked(address: str | Sequence[str]) -> str:
+    """Several joined by commas."""
+    addresses = address.split(",") if isinstance(address, str) else address
+    if not isinstance(addresses, (list, tuple)) or not all(isinstance(one, str) for one in addresses):
+        raise InvalidArgument(f"address is {address!r:.80}, needs HOST:PORT, as 127.0.0.1:50051, or several")
+    wrong = next((one for one in addresses or ("",) if not _ADDRESS.fullmatch(one)), None)
+    if wrong is not None:
+        raise InvalidArgument(f"address {wrong!r}: needs HOST:PORT, as 127.0.0.1:50051")
+    return ",".join(addresses)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from planner.client.access import TicketHolder
 from planner.client.checkpoints import CheckpointCalls
 from planner.client.connection import Connection
+from planner.client.ids import checks_ids
 from planner.client.interruption import pause
 from planner.client.messages import (
     deployment_event_from_proto,
@@ -46,6 +47,7 @@ RECOVERY_POLL_SECONDS = 0.1
 OnEvent = Callable[[DeploymentEvent], None]
 
 
+@checks_ids
 class DeploymentCalls(CheckpointCalls):
     _connection: Connection
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from planner.client.connection import Connection
 from planner.client.export import ExportedCheckpoint, ExportedModel, read_exported
 from planner.client.export.exported_model import DEFAULT_MAX_FILE_BYTES
+from planner.client.ids import checks_ids
 from planner.client.messages import graph_record_from_proto
 from planner.client.records import CollectedBlobs, GraphRecord
 from planner.client.request_ids import new_request_id
 from planner.client.uploads import Blob, OnProgress, blob_of_bytes, blob_of_file, upload_blob
 from planner.client.weight_layout import weight_blobs
-from planner.errors import NotFound, Unavailable
+from planner.errors import InvalidArgument, NotFound, Unavailable
 from planner.graph.checkpoint import SavedTensor
 from planner.graph.ir import Graph
 from planner.graph.state_names import StateNames
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 COLLECT_SECONDS = 3600.0
 
 
+@checks_ids
 class GraphCalls:
     _connection: Connection
 
@@ -53,6 +55,10 @@ class GraphCalls:
         if isinstance(exported, ExportedCheckpoint):
             blobs = weight_blobs(exported.tensors, DEFAULT_MAX_FILE_BYTES)
             return self._submit(exported.graph, blobs, name, on_progress)
+        if not hasattr(exported, "save_weights"):
+            raise InvalidArgument(
+                f"got a {type(exported).__name__}, needs what export(module, args) gives, or where that was saved"
+            )
         with tempfile.TemporaryDirectory(prefix="partition-planner-") as folder:
             files = exported.save_weights(Path(folder))
             return self._submit(exported.graph, map(blob_of_file, files), name, on_progress)

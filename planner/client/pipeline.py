@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from access.files import WatchedCredentials
+from planner.client.autocast import AutocastWarning
 from planner.client.batches import Batch, flatten_batch
 from planner.client.connection import open_channel
 from planner.client.door import KeptMemory
@@ -27,6 +28,7 @@ from planner.client.session import Arrival, Session
 from planner.client.tensors import RawTensor, TensorKind
 from planner.errors import (
     BuffersInUse,
+    Conflict,
     DeploymentFailed,
     InvalidArgument,
     MicrobatchFailed,
@@ -144,9 +146,12 @@ class Pipeline:
         self._deadline_seconds = deadline_seconds
         self._why_failed = why_failed
         self._find_next = find_next
+        self._is_closed = False
+        self._autocast = AutocastWarning("a pipeline")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """One batch."""
+        self._autocast.look(stacklevel=2)
         [output] = self.run([Batch(args, kwargs)])
         return output
 
@@ -157,6 +162,7 @@ class Pipeline:
         that fails in a stage raises MicrobatchFailed; with `raise_failures` off the error stands in its output's place
         and the others go on.
         """
+        self._autocast.look(stacklevel=2)
         flat = (flatten_batch(self.graph, batch) for batch in batches)
         for result in self.run_leaves(flat, window):
             if not isinstance(result, MicrobatchFailed):
@@ -195,6 +201,8 @@ class Pipeline:
     def _run(
         self, microbatches: Iterable[Sequence[object]], window: int | None
     ) -> Iterator[list[object] | MicrobatchFailed]:
+        if self._is_closed:
+            raise Conflict(f"this pipeline of {self.deployment_id} is closed; open another to go on")
         window = self.default_window if window is None else window
         if window < 1:
             raise InvalidArgument(f"window is {window}, needs at least 1")
@@ -223,7 +231,8 @@ class Pipeline:
                     raise self._state_lost() from None
 
     def close(self) -> None:
-        """Ends runs that are under way; the deployment goes on. Idempotent."""
+        """Ends runs that are under way; the deployment goes on. Idempotent. Later runs raise Conflict."""
+        self._is_closed = True
         for route in self._routes:
             route.leave()
             route.inputs.close()

@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial
 
 from planner.client.connection import Connection
+from planner.client.ids import checks_ids
 from planner.client.interruption import Interrupted, pause, uninterrupted
 from planner.client.messages import (
     failure_from_proto,
@@ -95,6 +96,7 @@ class PlanOperation:
         return stored_plan_from_proto(self._connection.call(self._connection.stub.GetPlan, request))
 
 
+@checks_ids
 class PlanCalls:
     _connection: Connection
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from itertools import islice
 
 from planner.client.connection import Connection
+from planner.client.ids import checks_ids
 from planner.client.messages import (
     profile_from_proto,
     profile_progress_from_proto,
@@ -29,6 +30,7 @@ IMPORT_SECONDS = 300.0
 Costs = tuple[tuple[MeasuredTimes, ...], tuple[Calibration, ...]]
 
 
+@checks_ids
 class ProfileCalls:
     _connection: Connection
 

@@ -75,6 +75,7 @@ def plain_outline(leaf: Any) -> Outline | None:
     if (
         torch is not None
         and type(leaf) is torch.Tensor
+        and leaf.layout is torch.strided
         and leaf.is_cpu
         and leaf.is_contiguous()
         and not leaf.is_neg()
@@ -171,6 +172,9 @@ def _from_torch(tensor: Any) -> RawTensor:
             raise InvalidArgument(f"{tensor.dtype} found: no such dtype can be sent") from None
     if plain_outline(tensor) is not None:
         return RawTensor(dtype=dtype, dims=tuple(tensor.shape), data=memory_of(tensor))
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        kind = "a tensor without data (device meta)" if tensor.is_meta else f"a tensor of layout {tensor.layout}"
+        raise InvalidArgument(f"{kind} found, a dense one with its data needed")
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     return RawTensor(dtype=dtype, dims=tuple(tensor.shape), data=flat.view(torch.uint8).numpy().data)
 

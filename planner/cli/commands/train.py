@@ -20,7 +20,7 @@ from planner.cli.output import OutputFormat, emit
 from planner.cli.plan_options import ActivationsOption
 from planner.cli.progress import rollout_bars, training_bar, upload_bars
 from planner.cli.tensor_files import check_writable, write_tensors
-from planner.client.batches import flatten_batch
+from planner.client.batches import batch_of, flatten_batch
 from planner.client.microbatches import carried
 from planner.client.records import RecoveryPolicy
 from planner.client.tensors import named_to_raw
@@ -212,10 +212,10 @@ def _run(trainer: Trainer, batches: Iterable[Any], steps: int) -> dict[str, Any]
     results: list[StepResult] = []
     num_tokens, started = 0, time.monotonic()
     with training_bar(steps) as show:
-        for _, batch in zip(range(done, steps), islice(_endless(batches), done, None), strict=False):
-            leaves = flatten_batch(trainer.graph, batch)
-            results.append(trainer.step_leaves(leaves))
-            num_tokens += _num_tokens(trainer.graph, leaves)
+        for _, given in zip(range(done, steps), islice(_endless(batches), done, None), strict=False):
+            batch = batch_of(trainer.graph, given)
+            results.append(trainer.step(*batch.args, **batch.kwargs))
+            num_tokens += _num_tokens(trainer.graph, flatten_batch(trainer.graph, batch))
             show(results[-1], num_tokens / (time.monotonic() - started))
     step_seconds = [result.seconds for result in results]
     return {

@@ -16,7 +16,6 @@ that, this raises.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature, signature
@@ -25,11 +24,12 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from planner.client.autocast import AutocastWarning
 from planner.client.microbatches import carried
 from planner.client.pytree import argument_names, flatten_inputs, unflatten_outputs
 from planner.client.training.stand_in import StandIn
 from planner.client.training.trainer import BatchResult, StepResult, Trainer
-from planner.errors import Conflict, InvalidArgument, PlannerWarning
+from planner.errors import Conflict, InvalidArgument
 from planner.graph.ir import Dtype, Graph
 from planner.graph.state_names import StateNames
 
@@ -77,7 +77,7 @@ class PipelinedModule(nn.Module):
         self._is_zeroed = False
         # In torch the last step's gradients would still be there.
         self._has_stepped = False
-        self._has_warned = False
+        self._autocast = AutocastWarning("a pipelined module")
         # Whether a number of items is Hugging Face's Trainer's, and not an input of the graph.
         self._is_told_items = _NUM_ITEMS not in argument_names(trainer.graph)
         counted = trainer.counted
@@ -104,7 +104,7 @@ class PipelinedModule(nn.Module):
         count = kwargs.pop(_NUM_ITEMS, None) if self._is_told_items else None
         leaves = flatten_inputs(trainer.graph, args, kwargs)
         share = 1.0 if count is None else self._share(leaves, float(count))
-        self._warn_of_autocast()
+        self._autocast.look(stacklevel=4)
         if not (self.training and torch.is_grad_enabled()):
             done = trainer.evaluate_batch(*args, **kwargs)
             return unflatten_outputs(trainer.graph, _joined(done, share, self.stand_in.device))
@@ -237,16 +237,6 @@ class PipelinedModule(nn.Module):
         if not self._batches or any(batch.factor is None for batch in self._batches):
             return None
         return abs(self._factor()) * self.trainer.gradient_norm()
-
-    def _warn_of_autocast(self) -> None:
-        if not self._has_warned and any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
-            self._has_warned = True
-            warnings.warn(
-                "autocast around a pipelined module does not reach its stages, which compute as the module was"
-                " exported: put it around the body of the module's forward, and export that",
-                PlannerWarning,
-                stacklevel=4,
-            )
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         """Read from the daemons, under the module's own names; tied ones each by itself, as files take them."""

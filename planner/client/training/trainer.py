@@ -252,10 +252,7 @@ class Trainer:
 
     def step(self, *args: Any, **kwargs: Any) -> StepResult:
         """One batch: its inputs are cut into the plan's microbatches along their first dimension."""
-        return self.step_leaves(flatten_inputs(self.graph, args, kwargs))
-
-    def step_leaves(self, leaves: Sequence[object]) -> StepResult:
-        """One batch, its inputs in the graph's order."""
+        leaves = flatten_inputs(self.graph, args, kwargs)
         return self._step(cut(self.graph, leaves, self.microbatches))
 
     def step_microbatches(self, batches: Iterable[Any]) -> StepResult:

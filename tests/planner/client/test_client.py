@@ -154,6 +154,41 @@ def test_a_plan_for_devices_that_are_not_there_is_not_deployed(client: PlannerCl
         client.deploy(plan.id)
 
 
+def test_what_is_no_id_is_told_from_one(client: PlannerClient, tmp_path: Path) -> None:
+    record = client.submit(saved_chain(tmp_path / "chain"))
+    plan = client.create_plan(record.id, BalancedMode(), inventory=inventory(MEBIBYTE))
+    for call, given in (
+        (client.get_graph, record),
+        (client.deploy, plan),
+        (client.stop, plan),
+        (client.pipeline, plan),
+    ):
+        with pytest.raises(InvalidArgument, match=f"_id is a {type(given).__name__}, needs str: give its id"):
+            call(given)  # type: ignore[operator]
+    with pytest.raises(InvalidArgument, match="graph_id is a GraphRecord, needs str: give its id"):
+        client.create_plan(graph_id=record, options=BalancedMode())  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match=r"deployment_id is a int, needs str$"):
+        next(iter(client.watch(3)))  # type: ignore[arg-type]
+    with pytest.raises(OptionsError, match=r"options\.mode is 'optimal', needs Mode"):
+        client.create_plan(record.id, "optimal")  # type: ignore[arg-type]
+    with pytest.raises(
+        InvalidArgument, match=r"got a list, needs what export\(module, args\) gives, or where that was"
+    ):
+        client.submit([])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1", "http://127.0.0.1:50051", "a:1,", [], None, 50051, ["a:1", 2]])
+def test_what_is_no_address_is_refused(address: object) -> None:
+    with pytest.raises(InvalidArgument, match=r"needs HOST:PORT, as 127\.0\.0\.1:50051"):
+        PlannerClient(address)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("address", ["[::1]:50051", "planner.cluster.local:50051", "dns:///planner:1", "a:1,b:2"])
+def test_addresses_are_as_grpc_takes_them(address: str) -> None:
+    with PlannerClient(address) as client:
+        assert client.address == address
+
+
 def test_a_server_that_is_not_there_is_named() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))

@@ -16,7 +16,16 @@ from planner.client.door import SessionMemory
 from planner.client.messages import deployment_from_proto
 from planner.client.pipeline import MOST_FRUITLESS
 from planner.client.records import Deployment
-from planner.errors import BuffersInUse, DeploymentFailed, InvalidArgument, MicrobatchFailed, StateLost, Unavailable
+from planner.errors import (
+    BuffersInUse,
+    Conflict,
+    DeploymentFailed,
+    InvalidArgument,
+    MicrobatchFailed,
+    PlannerWarning,
+    StateLost,
+    Unavailable,
+)
 from protos.v1 import planner_pb2
 from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline, serving
 from tests.waiting import wait_for
@@ -41,6 +50,24 @@ def test_one_batch_is_a_call() -> None:
         np.testing.assert_array_equal(pipeline(batch(3))["y"], batch(3))
         np.testing.assert_array_equal(next(iter(pipeline.run([(batch(4),)])))["y"], batch(4))
         np.testing.assert_array_equal(next(iter(pipeline.run([Batch((batch(5),))])))["y"], batch(5))
+
+
+def test_a_closed_pipeline_says_so() -> None:
+    with loopback_pipeline(LoopbackDaemon()) as pipeline:
+        pipeline.close()
+        with pytest.raises(Conflict, match="this pipeline of dep-1 is closed; open another"):
+            pipeline(batch(3))
+
+
+def test_autocast_around_a_pipeline_is_told_of_once() -> None:
+    import torch
+
+    given = torch.zeros(2, 3)
+    with loopback_pipeline(LoopbackDaemon()) as pipeline, torch.autocast("cpu", torch.bfloat16):
+        with pytest.warns(PlannerWarning, match="autocast around a pipeline does not reach its stages") as told:
+            assert pipeline(given)["y"].dtype is torch.float32
+        assert told[0].filename == __file__
+        list(pipeline.run([(given,)]))
 
 
 def test_no_more_than_the_window_is_in_flight() -> None:

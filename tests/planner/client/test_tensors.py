@@ -77,6 +77,16 @@ def test_another_dtype_is_refused() -> None:
         RawTensor(dtype=Dtype.FLOAT32, dims=(2,), data=b"abc")
 
 
+def test_what_has_no_dense_data_is_refused() -> None:
+    dense = torch.eye(3)
+    for tensor, kind in (
+        (dense.to("meta"), r"without data \(device meta\)"),
+        (dense.to_sparse(), "layout torch.sparse_coo"),
+    ):
+        with pytest.raises(InvalidArgument, match=f"a tensor .*{kind} found, a dense one with its data needed"):
+            to_raw(tensor, Dtype.FLOAT32)
+
+
 def test_results_can_be_written_to() -> None:
     raw = RawTensor(dtype=Dtype.FLOAT32, dims=(1,), data=bytes(4))
     for kind in (TensorKind.TORCH, TensorKind.NUMPY):
