@@ -129,6 +129,7 @@ class StageOptimizer:
                 raise InvalidRequest(
                     f"{settings.name} has no option {unknown[0]!r}, it has {', '.join(sorted(option_names))}"
                 )
+            _try_out(settings.name, make, group.options)
         members: list[list[torch.Tensor]] = [[] for _ in settings.groups]
         for weight in weights:
             members[_group_of(weight, settings.groups)].append(weight.stepped)
@@ -139,11 +140,25 @@ class StageOptimizer:
         ]
         if not groups:
             return None
-        try:
-            optimizer: torch.optim.Optimizer = make(groups)
-        except (TypeError, ValueError) as error:
-            raise InvalidRequest(f"{settings.name}: {error}") from None
+        optimizer: torch.optim.Optimizer = make(groups)
         return optimizer
+
+
+def _try_out(name: str, make: Any, options: Mapping[str, Any]) -> None:
+    """A step of one element, since torch's classes look at no option that a group has, and a worker whose step fails
+    ends."""
+    parameter = torch.zeros(1)
+    parameter.grad = torch.ones(1)
+    try:
+        make([parameter], lr=1.0, **options).step()
+    except Exception as error:
+        raise InvalidRequest(f"{name} does not take {_written(options)}: {error}") from None
+    if not parameter.isfinite():
+        raise InvalidRequest(f"{name} with {_written(options)} makes {parameter.item()} of a gradient of 1")
+
+
+def _written(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={option}" for name, option in options.items())
 
 
 def _group_of(weight: Weight, groups: Sequence[ParameterGroup]) -> int:
