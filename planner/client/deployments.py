@@ -25,7 +25,7 @@ from planner.client.messages import (
 from planner.client.records import Deployment, DeploymentEvent, DeploymentState, Failure, RecoveryPolicy, StoredPlan
 from planner.client.request_ids import new_request_id
 from planner.client.status import error_from_failure
-from planner.errors import Conflict, DeploymentFailed, PlannerError, PlannerWarning, Unavailable
+from planner.errors import Conflict, DeploymentFailed, InvalidArgument, PlannerError, PlannerWarning, Unavailable
 from protos.v1 import planner_pb2
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class DeploymentCalls(CheckpointCalls):
         schedule: Schedule | None = None,
         loss_scaling: LossScaling | None = None,
         skip_nonfinite: bool = False,
-        seed: str = "",
+        seed: str | int = "",
         deadline_seconds: float = 300.0,
         outputs: Sequence[str] | None = None,
         checkpoints: Checkpointing | None = None,
@@ -211,8 +211,15 @@ class DeploymentCalls(CheckpointCalls):
         Raises InvalidArgument for a parameter group of the optimizer that no trained parameter fits.
         """
         from planner.client.training.groups import check_groups
-        from planner.client.training.optimizers import optimizer_from_text
+        from planner.client.training.optimizers import Optimizer, optimizer_from_text
         from planner.client.training.trainer import Trainer
+
+        settings = optimizer_from_text(optimizer) if isinstance(optimizer, str) else optimizer
+        if not isinstance(settings, Optimizer):
+            raise InvalidArgument(
+                f"optimizer is a {type(settings).__name__}: each daemon makes its own, needs text as"
+                " 'adamw:lr=3e-4,weight_decay=0.1', or a planner.client.training.Optimizer"
+            )
 
         deployment = self.get_deployment(deployment_id)
         if deployment.state is not DeploymentState.READY:
@@ -224,7 +231,6 @@ class DeploymentCalls(CheckpointCalls):
                 deployment_id=deployment.id,
             )
         graph = self.read_graph(deployment.graph_id)
-        settings = optimizer_from_text(optimizer) if isinstance(optimizer, str) else optimizer
         check_groups(settings.groups, graph)
         trainer = Trainer(
             graph=graph,
@@ -237,7 +243,7 @@ class DeploymentCalls(CheckpointCalls):
             schedule=schedule,
             loss_scaling=loss_scaling,
             skip_nonfinite=skip_nonfinite,
-            seed=seed,
+            seed=str(seed),
             outputs=outputs,
             deadline_seconds=deadline_seconds,
             credentials=self._connection.credentials,

@@ -100,6 +100,12 @@ def _bound(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tupl
     if len(args) == len(given.items) and all(name in named.keys for name in kwargs):
         return tuple(args), kwargs
     names = _positional_names(graph, given)
+    takes_container = bool(given.items) and not isinstance(given.items[0], TreeLeaf)
+    if len(args) == 1 and not (kwargs or takes_container) and isinstance(args[0], (tuple, list, Mapping)):
+        raise InvalidArgument(
+            f"one {type(args[0]).__name__} for {len(argument_names(graph))} inputs: unpack it, as step(*batch) or"
+            " step(**batch) does"
+        )
     if len(args) > len(names):
         by_name = f"; by name it has {', '.join(map(repr, named.keys))}" if named.keys else ""
         raise InvalidArgument(f"inputs by position: {len(args)}, the graph was captured with {len(names)}{by_name}")

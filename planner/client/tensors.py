@@ -110,12 +110,12 @@ def to_raw(leaf: object, dtype: Dtype) -> RawTensor:
     raise InvalidArgument(f"{type(leaf).__name__} found, a {dtype.value} tensor or array needed")
 
 
-def named_to_raw(name: str, leaf: object, dtype: Dtype) -> RawTensor:
-    """As to_raw, of the input of that name, which an error names too."""
+def named_to_raw(name: str, leaf: object, dtype: Dtype, what: str = "input") -> RawTensor:
+    """As to_raw, of the input of that name, or whatever it is, which an error names too."""
     try:
         return to_raw(leaf, dtype)
     except InvalidArgument as error:
-        raise InvalidArgument(f"input {name!r}: {error.message}", input=name) from None
+        raise InvalidArgument(f"{what} {name!r}: {error.message}", **{what: name}) from None
 
 
 def from_raw(raw: RawTensor, kind: TensorKind) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -179,6 +180,10 @@ def step_from_proto(
     if len(step.learning_rates) != num_groups:
         raise InvalidRequest(
             f"step {step.number} has {len(step.learning_rates)} learning rates, the optimizer {num_groups} groups"
+        )
+    if not all(map(math.isfinite, (*step.learning_rates, *step.weights, step.gradient_factor, step.loss_scale))):
+        raise InvalidRequest(
+            f"step {step.number}: learning rates, weights, factor and scale of losses have to be finite"
         )
     by_place, refusal = _inputs(step, microbatches, inputs, lane.entering(len(step.weights)))
     return Step(

@@ -89,7 +89,7 @@ def loss_output(graph: Graph, loss: str | None) -> tuple[int, int]:
     """
     values = graph.values_by_id()
     outputs = carried(graph.outputs)
-    names = ", ".join(name for name, _ in outputs)
+    names = ", ".join(repr(name) for name, _ in outputs)
     if loss is None:
         scalars = [position for position, (_, value_id) in enumerate(outputs) if _is_loss(values[value_id])]
         if len(scalars) != 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 
 from planner.errors import InvalidArgument
 from planner.graph.ir import Graph
@@ -45,11 +46,16 @@ class Optimizer:
         if self.name not in NAMES:
             raise InvalidArgument(f"optimizer {self.name!r} is not known, needs one of {', '.join(NAMES)}")
         for rate in (self.learning_rate, *(group.learning_rate for group in self.groups)):
-            if rate is not None and not 0 <= rate < float("inf"):
+            if rate is not None and not (isinstance(rate, Real) and 0 <= rate < math.inf):
                 raise InvalidArgument(f"optimizer {self.name}: a learning rate of {rate}, needs 0 or more")
 
     def learning_rates(self, factor: float) -> list[float]:
-        """One per group, and last that of all other parameters."""
+        """One per group, and last that of all other parameters. Raises InvalidArgument for a factor that makes none."""
+        if not 0 <= factor < math.inf:
+            raise InvalidArgument(
+                f"the learning rate is to be {float(factor):g} times the optimizer's, needs 0 or more; look at what"
+                " schedules it"
+            )
         own = [group.learning_rate for group in self.groups]
         return [(self.learning_rate if rate is None else rate) * factor for rate in (*own, None)]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from types import TracebackType
 from typing import Any
 
@@ -22,7 +23,7 @@ from planner.client.outputs import by_text, choose_outputs
 from planner.client.pipeline import DATA_MESSAGE_BYTES, Pipeline
 from planner.client.pytree import flatten_inputs, unflatten_outputs
 from planner.client.records import Deployment
-from planner.client.tensors import RawTensor, TensorKind, from_raw, loaded_torch, to_raw
+from planner.client.tensors import RawTensor, TensorKind, from_raw, loaded_torch, named_to_raw
 from planner.client.training.checkpoints import (
     Checkpointing,
     CheckpointStore,
@@ -167,8 +168,10 @@ class Trainer:
     ) -> None:
         if not callable(reduction) and reduction not in ("mean", "sum"):
             raise InvalidArgument(f"reduction {reduction!r} is not known, needs mean, sum or a function")
-        if clip_norm is not None and not clip_norm > 0:
-            raise InvalidArgument(f"clip_norm is {clip_norm}, needs more than 0")
+        if schedule is not None and not callable(schedule):
+            raise InvalidArgument(f"schedule is {schedule!r:.80}, needs a function of the step, as cosine(1000) gives")
+        if clip_norm is not None and not (isinstance(clip_norm, Real) and clip_norm > 0):
+            raise InvalidArgument(f"clip_norm is {clip_norm!r}, needs a number of more than 0")
         self.graph = graph
         self.deployment_id = deployment.id
         self.microbatches = microbatches
@@ -224,6 +227,7 @@ class Trainer:
         # The id of the checkpoint that a loss goes back to, and what has changed states since.
         self._last_checkpoint = ""
         self._log: list[_Requests] = []
+        self._is_closed = False
         self._connect(deployment)
         self._loss_value = loss_value
         try:
@@ -382,11 +386,9 @@ class Trainer:
                 raise InvalidArgument(f"no state of the graph is called {name!r}")
             declared = values[value_ids[name]]
             assert declared.dtype is not None
-            raw = to_raw(tensor, declared.dtype)
+            raw = named_to_raw(name, tensor, declared.dtype, what="state")
             if raw.dims != declared.dims:
-                raise InvalidArgument(
-                    f"state {name!r} has dims {list(raw.dims)}, needs {list(map(str, declared.dims))}"
-                )
+                raise InvalidArgument(f"state {name!r} has dims {list(raw.dims)}, needs {list(declared.dims)}")
             for tied in self._names.tied(name):
                 if tied == name or tied not in states:
                     fill_tensor(request.write_states.states.add(name=tied).tensor, raw)
@@ -399,6 +401,7 @@ class Trainer:
         those of `checkpoints` unless given; a run is called as the deployment where there is neither. Waits for the
         checkpoint before, and raises why it was not written.
         """
+        self._refuse_closed()
         check_keep(keep)
         if self._pending.losses:
             raise Conflict("gradients wait to be applied, which no checkpoint has; save after apply, or discard them")
@@ -438,7 +441,9 @@ class Trainer:
             self.learning_rate = progress.learning_rate
 
     def close(self) -> None:
-        """Waits for the checkpoint that is being written, and raises why it was not. Idempotent."""
+        """Waits for the checkpoint that is being written, and raises why it was not. Idempotent. What is asked of it
+        later raises Conflict."""
+        self._is_closed = True
         try:
             self._finish_saving()
         finally:
@@ -546,6 +551,7 @@ class Trainer:
 
     def _do(self, make: _Requests, *, changes: bool) -> dict[str, list[stage_daemon_pb2.TrainResponse]]:
         """What daemons answer. Where they are lost, those of the next generation, once it stands where these stood."""
+        self._refuse_closed()
         if self._saving is not None and self._saving.written.done() and self._saving.written.exception() is None:
             self._finish_saving()
         for num_losses in itertools.count():
@@ -805,7 +811,12 @@ class Trainer:
     def _for_all(self, request: stage_daemon_pb2.TrainRequest) -> dict[str, Request]:
         return dict.fromkeys(self._streams.device_ids, request)
 
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise Conflict(f"this trainer of {self.deployment_id} is closed; open another to go on")
+
     def _ask_all(self, request: stage_daemon_pb2.TrainRequest) -> dict[str, list[stage_daemon_pb2.TrainResponse]]:
+        self._refuse_closed()
         try:
             return self._streams.ask(self._for_all(request))
         except Conflict:

@@ -101,6 +101,17 @@ def test_names_are_bound_as_in_a_call_of_the_module() -> None:
             flatten_inputs(graph, args, kwargs)
 
 
+def test_a_batch_that_was_not_unpacked_is_told_of() -> None:
+    for graph in (graph_taking(call((LEAF, LEAF)), [DATA, DATA]), graph_taking(call(x=LEAF, y=LEAF), [DATA, DATA])):
+        for batch in (("x", "y"), ["x", "y"], {"x": 1, "y": 2}):
+            with pytest.raises(
+                InvalidArgument, match=rf"one {type(batch).__name__} for 2 inputs: unpack it, as step\(\*"
+            ):
+                flatten_inputs(graph, [batch], {})
+    # The constant beside the list may be left out.
+    assert flatten_inputs(graph_taking(call((TreeList((LEAF,)), LEAF)), [DATA, 3]), [["x"]], {}) == ["x"]
+
+
 def test_a_batch_is_what_a_loader_gives() -> None:
     graph = graph_taking(call((LEAF, LEAF)), [DATA, DATA])
     for batch in (("x", "y"), ["x", "y"], UserDict(input_1="y", input_0="x"), Batch(("x",), {"input_1": "y"})):

@@ -7,6 +7,7 @@ import torch
 from google.protobuf.message import DecodeError
 
 from protos.v1 import stage_daemon_pb2
+from stage_daemon.errors import InvalidRequest
 from stage_daemon.runtime.ingress import RawItem, RawTensor
 from stage_daemon.worker import training_wire, wire
 
@@ -59,6 +60,20 @@ def test_a_step_is_read_alike_with_its_tensors_beside_it(request_of_a_step: stag
     for one, other in zip(microbatches, expected, strict=True):
         assert one.sequence == other.sequence
         assert list(map(plain, one.items)) == list(map(plain, other.items))
+
+
+@pytest.mark.parametrize("field", ["learning_rates", "weights", "gradient_factor", "loss_scale"])
+def test_a_step_by_numbers_that_are_none_is_refused(
+    request_of_a_step: stage_daemon_pb2.TrainRequest, field: str
+) -> None:
+    """Nobody would see it before the weights are none either."""
+    step = request_of_a_step.step
+    if field in ("learning_rates", "weights"):
+        getattr(step, field)[-1] = float("nan")
+    else:
+        setattr(step, field, float("inf"))
+    with pytest.raises(InvalidRequest, match="step 5: learning rates, weights, factor and scale of losses have to be"):
+        training_wire.step_from_proto(step, [], 1, None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("times", [1, 2])

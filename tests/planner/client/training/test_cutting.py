@@ -85,7 +85,7 @@ def test_the_loss_is_the_named_output_or_the_only_scalar() -> None:
     assert loss_output(graph([], [logits, loss, other]), "v3") == (2, 3)
     for outputs, name, words in (
         ([logits, loss, other], None, "2 outputs are floating scalars"),
-        ([logits], None, "0 outputs are floating scalars, of v1"),
+        ([logits], None, "0 outputs are floating scalars, of 'v1'"),
         ([logits, loss], "v1", "has 2 dimensions; a loss is a floating scalar"),
         ([loss], "loss", "no output is called 'loss', there are v2"),
     ):

@@ -56,6 +56,12 @@ def test_daemons_are_told_each_groups_options_and_the_rest_last() -> None:
     assert optimizer.learning_rates(0.5) == [0.1, 0.05]
 
 
+@pytest.mark.parametrize("factor", [float("nan"), float("inf"), -0.5])
+def test_a_schedule_that_makes_no_rate_is_refused(factor: float) -> None:
+    with pytest.raises(InvalidArgument, match=f"is to be {factor:g} times the optimizer's, needs 0 or more"):
+        optimizer_from_text("sgd:lr=0.1").learning_rates(factor)
+
+
 def test_learning_rates_rise_and_fall() -> None:
     assert [constant(3)(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert [linear(4, floor=0.2)(step) for step in range(6)] == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.2])

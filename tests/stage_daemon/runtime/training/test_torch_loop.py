@@ -373,6 +373,32 @@ def test_a_schedule_beside_the_loops_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert PipelinedOptimizer(PipelinedModule(trainer)).param_groups[0]["lr"] == 0.1
 
 
+def test_a_rate_that_is_none_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, module = trainer_of(monkeypatch)
+    model = PipelinedModule(trainer)
+    optimizer = PipelinedOptimizer(model)
+    model(**named(6, 1))["loss"].backward()
+    optimizer.param_groups[0]["lr"] = float("nan")
+    with pytest.raises(InvalidArgument, match="the learning rate is to be nan times the optimizer's"):
+        optimizer.step()
+    assert_same_weights(trainer, module)
+    scheduled, _ = trainer_of(monkeypatch, schedule=lambda step: math.nan if step else 1.0)
+    scheduled.step(**named(6, 1))
+    before = scheduled.state_dict()
+    with pytest.raises(InvalidArgument, match="look at what schedules it"):
+        scheduled.step(**named(6, 2))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in scheduled.state_dict().items())
+    assert scheduled.num_steps == 1
+
+
+def test_a_closed_trainer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, _ = trainer_of(monkeypatch)
+    trainer.close()
+    for ask in (lambda: trainer.step(**named(6, 1)), trainer.state_dict, lambda: trainer.save("run")):
+        with pytest.raises(Conflict, match=r"this trainer of .* is closed; open another"):
+            ask()
+
+
 def test_an_input_that_requires_a_gradient_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     module = Normed()
