@@ -47,7 +47,7 @@ class Optimizer:
             raise InvalidArgument(f"optimizer {self.name!r} is not known, needs one of {', '.join(NAMES)}")
         for rate in (self.learning_rate, *(group.learning_rate for group in self.groups)):
             if rate is not None and not (isinstance(rate, Real) and 0 <= rate < math.inf):
-                raise InvalidArgument(f"optimizer {self.name}: a learning rate of {rate}, needs 0 or more")
+                raise InvalidArgument(f"optimizer {self.name}: a learning rate of {rate!r}, needs 0 or more")
 
     def learning_rates(self, factor: float) -> list[float]:
         """One per group, and last that of all other parameters. Raises InvalidArgument for a factor that makes none."""

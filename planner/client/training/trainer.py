@@ -341,6 +341,7 @@ class Trainer:
         )
 
     def _evaluated(self, microbatches: Sequence[Sequence[object]]) -> list[list[Any]]:
+        self._refuse_closed()
         if self._pipeline is None:
             self._pipeline = self._make_pipeline()
             drawing = draws_in_evaluation(self.graph)

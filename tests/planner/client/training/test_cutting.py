@@ -87,7 +87,7 @@ def test_the_loss_is_the_named_output_or_the_only_scalar() -> None:
         ([logits, loss, other], None, "2 outputs are floating scalars"),
         ([logits], None, "0 outputs are floating scalars, of 'v1'"),
         ([logits, loss], "v1", "has 2 dimensions; a loss is a floating scalar"),
-        ([loss], "loss", "no output is called 'loss', there are v2"),
+        ([loss], "loss", "no output is called 'loss', there are 'v2'"),
     ):
         with pytest.raises(InvalidArgument, match=words):
             loss_output(graph([], outputs), name)

@@ -31,6 +31,7 @@ INFINITY = float("inf")
         ("sgd", {"weight_decay": (0.1, 0.2)}, "sgd does not take weight_decay="),
         ("adafactor", {"eps": 1e-8}, "adafactor does not take eps=1e-08: "),
         ("adafactor", {"d": INFINITY, "beta2_decay": 3.0}, "adafactor does not take d=inf, beta2_decay=3.0: "),
+        ("sgd", {"weight_decay": INFINITY}, "sgd with weight_decay=inf makes nan of a gradient of 1"),
         ("adam", {"eps": float("nan")}, "adam does not take eps=nan"),
     ],
 )
