@@ -14,7 +14,7 @@ import torch
 from google.protobuf.message import DecodeError
 
 from protos.v1 import stage_daemon_pb2
-from stage_daemon.errors import Conflict, DaemonError, InvalidRequest
+from stage_daemon.errors import Conflict, InvalidRequest
 from stage_daemon.runtime.ingress import InputFormat
 from stage_daemon.runtime.training.snapshot import Snapshot
 from stage_daemon.runtime.training.states import DeviceStates, TensorKey
@@ -119,7 +119,8 @@ class Training:
             return
         try:
             reply(self._answer(request), True)
-        except DaemonError as error:
+        except Exception as error:
+            # Also where memory lacks for what is to be kept or read: no other device waits for this one here.
             reply(_refusal(error), True)
 
     def save_snapshot(self) -> stage_daemon_pb2.SaveSnapshotResponse:
@@ -162,6 +163,7 @@ class Training:
         return stage_daemon_pb2.TrainResponse()
 
     def _open(self, opened: stage_daemon_pb2.OpenTraining) -> None:
+        self.interpreter = None
         settings, output_ids = training_wire.optimizer_from_proto(opened.optimizer), self._training.around.output_ids
         self.interpreter = StepInterpreter(
             self._training.around,
@@ -254,5 +256,5 @@ def _read(asked: Request) -> tuple[stage_daemon_pb2.TrainRequest, list[training_
         return stage_daemon_pb2.TrainRequest(), []
 
 
-def _refusal(error: DaemonError) -> stage_daemon_pb2.TrainResponse:
+def _refusal(error: Exception) -> stage_daemon_pb2.TrainResponse:
     return stage_daemon_pb2.TrainResponse(failure=failure_from_error(error))

@@ -38,6 +38,8 @@ from stage_daemon.worker import wire
 
 _STEP = stage_daemon_pb2.TrainRequest.DESCRIPTOR.fields_by_name["step"].number
 _MICROBATCHES = stage_daemon_pb2.TrainingStep.DESCRIPTOR.fields_by_name["microbatches"].number
+# Far above any of use. Adam divides a rate by 1 - beta, and torch raises where that is no float32 any more.
+_MAX_LEARNING_RATE = 1e6
 
 
 def training_from_proto(
@@ -181,10 +183,14 @@ def step_from_proto(
         raise InvalidRequest(
             f"step {step.number} has {len(step.learning_rates)} learning rates, the optimizer {num_groups} groups"
         )
-    if not all(map(math.isfinite, (*step.learning_rates, *step.weights, step.gradient_factor, step.loss_scale))):
+    if not all(0 <= rate <= _MAX_LEARNING_RATE for rate in step.learning_rates):
         raise InvalidRequest(
-            f"step {step.number}: learning rates, weights, factor and scale of losses have to be finite"
+            f"step {step.number} has learning rates {list(step.learning_rates)}, needs 0 to {_MAX_LEARNING_RATE:g}"
         )
+    if math.isnan(step.clip_norm) or not all(
+        map(math.isfinite, (*step.weights, step.gradient_factor, step.loss_scale))
+    ):
+        raise InvalidRequest(f"step {step.number}: weights, factor and scale of losses, and norm, have to be numbers")
     by_place, refusal = _inputs(step, microbatches, inputs, lane.entering(len(step.weights)))
     return Step(
         number=step.number,

@@ -119,8 +119,8 @@ class StepInterpreter:
         # When the last step ended: to add a lap up takes as long as a small pass.
         self._computed_seconds = self._compute_seconds()
         self._loops: dict[tuple[int, frozenset[Kind]], tuple[ActionLoop, list[tuple[int, int]]]] = {}
-        # Whether gradients are summed over devices, and wait to be applied.
-        self._is_held = False
+        # Whether a step was begun that was not applied yet; and whether its gradients are summed over devices.
+        self._is_begun = self._is_held = False
 
     def pushed(self, names: Iterable[str]) -> None:
         """States of these names were written from outside."""
@@ -134,6 +134,10 @@ class StepInterpreter:
 
     def check(self, step: Step) -> None:
         """Raises InvalidRequest where `run` cannot do it after what was done before."""
+        if step.first_microbatch and not self._is_begun:
+            raise InvalidRequest(
+                f"step {step.number} goes on from microbatch {step.first_microbatch}, and none ran before it"
+            )
         if step.first_microbatch and self._is_held and (step.weights or step.is_partial or step.is_held):
             raise InvalidRequest(
                 f"step {step.number}: its gradients are summed over devices; they can be applied or forgotten, and no"
@@ -149,7 +153,7 @@ class StepInterpreter:
         if step.first_microbatch == 0:
             self._weights.forget_gradients()
             self._losses: list[torch.Tensor] = []
-            self._is_held = False
+            self._is_begun, self._is_held = True, False
         ends = self._ends(step)
         if not self._is_held:
             self._norm, self._applied = torch.zeros((), dtype=torch.float64), False
@@ -162,6 +166,7 @@ class StepInterpreter:
         self._is_held = step.is_held
         if ends >= _APPLYING:
             self._weights.forget_gradients()
+            self._is_begun = False
         self._computed_seconds = self._compute_seconds()
         outcome = StepOutcome(
             outputs=self._outputs if self._failure is None else {},

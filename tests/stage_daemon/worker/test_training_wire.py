@@ -62,17 +62,28 @@ def test_a_step_is_read_alike_with_its_tensors_beside_it(request_of_a_step: stag
         assert list(map(plain, one.items)) == list(map(plain, other.items))
 
 
-@pytest.mark.parametrize("field", ["learning_rates", "weights", "gradient_factor", "loss_scale"])
+@pytest.mark.parametrize(
+    ("field", "number", "words"),
+    [
+        ("learning_rates", float("nan"), r"learning rates \[nan\], needs 0 to 1e\+06"),
+        ("learning_rates", 1e300, r"learning rates \[1e\+300\], needs 0 to 1e\+06"),
+        ("learning_rates", -0.1, r"learning rates \[-0.1\], needs 0 to 1e\+06"),
+        ("weights", float("nan"), "weights, factor and scale of losses, and norm, have to be numbers"),
+        ("gradient_factor", float("inf"), "weights, factor and scale of losses, and norm, have to be numbers"),
+        ("loss_scale", float("inf"), "weights, factor and scale of losses, and norm, have to be numbers"),
+        ("clip_norm", float("nan"), "weights, factor and scale of losses, and norm, have to be numbers"),
+    ],
+)
 def test_a_step_by_numbers_that_are_none_is_refused(
-    request_of_a_step: stage_daemon_pb2.TrainRequest, field: str
+    request_of_a_step: stage_daemon_pb2.TrainRequest, field: str, number: float, words: str
 ) -> None:
-    """Nobody would see it before the weights are none either."""
+    """Nobody would see it before the weights are none either, or torch's optimizer raises, which ends the worker."""
     step = request_of_a_step.step
     if field in ("learning_rates", "weights"):
-        getattr(step, field)[-1] = float("nan")
+        getattr(step, field)[-1] = number
     else:
-        setattr(step, field, float("inf"))
-    with pytest.raises(InvalidRequest, match="step 5: learning rates, weights, factor and scale of losses have to be"):
+        setattr(step, field, number)
+    with pytest.raises(InvalidRequest, match=words):
         training_wire.step_from_proto(step, [], 1, None, None)  # type: ignore[arg-type]
 
 
