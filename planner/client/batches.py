@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.client.pytree import flatten_inputs
-from planner.graph.ir import Graph, PyTree, TreeDict, TreeList, TreeObject, TreeTuple
+from planner.client.pytree import arguments_of, flatten_inputs
+from planner.graph.ir import Graph, PyTree, TreeDict, TreeList, TreeObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,5 @@ def flatten_batch(graph: Graph, given: Any) -> list[Any]:
 
 def _only(graph: Graph) -> PyTree | None:
     """The argument that the graph was captured with, if it was one by position."""
-    arguments = graph.input_tree
-    assert isinstance(arguments, TreeTuple)
-    given, named = arguments.items
-    assert isinstance(given, TreeTuple)
-    assert isinstance(named, TreeDict)
+    given, named = arguments_of(graph)
     return given.items[0] if len(given.items) == 1 and not named.keys else None

@@ -51,9 +51,19 @@ def flatten_inputs(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any])
     return data
 
 
+def arguments_of(graph: Graph) -> tuple[TreeTuple, TreeDict]:
+    """What the graph was captured with, by position and by name."""
+    arguments = graph.input_tree
+    assert isinstance(arguments, TreeTuple)
+    given, named = arguments.items
+    assert isinstance(given, TreeTuple)
+    assert isinstance(named, TreeDict)
+    return given, named
+
+
 def argument_names(graph: Graph) -> tuple[str, ...]:
     """Of the module that the graph was captured from; containers that were given by position are left out."""
-    given, named = _arguments(graph)
+    given, named = arguments_of(graph)
     return (*filter(None, _positional_names(graph, given)), *named.keys)
 
 
@@ -75,16 +85,6 @@ def unflatten_outputs(graph: Graph, leaves: Sequence[Any]) -> Any:
 _LEFT_OUT = object()
 
 
-def _arguments(graph: Graph) -> tuple[TreeTuple, TreeDict]:
-    """By position, and by name."""
-    arguments = graph.input_tree
-    assert isinstance(arguments, TreeTuple)
-    given, named = arguments.items
-    assert isinstance(given, TreeTuple)
-    assert isinstance(named, TreeDict)
-    return given, named
-
-
 def _positional_names(graph: Graph, given: TreeTuple) -> list[str | None]:
     """None for a container: the graph has only the names of what is in it."""
     names, position = list[str | None](), 0
@@ -96,7 +96,7 @@ def _positional_names(graph: Graph, given: TreeTuple) -> list[str | None]:
 
 def _bound(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """By position, where the graph was captured so, and by name."""
-    given, named = _arguments(graph)
+    given, named = arguments_of(graph)
     if len(args) == len(given.items) and all(name in named.keys for name in kwargs):
         return tuple(args), kwargs
     names = _positional_names(graph, given)
@@ -126,12 +126,12 @@ class _Constants:
 
     def __init__(self, graph: Graph) -> None:
         self._fixed = [not isinstance(entry.content, ValueReference) for entry in graph.inputs]
-        self._names = [entry.name for entry in graph.inputs]
+        self._graph = graph
         self._position = 0
 
     @property
     def next_name(self) -> str:
-        return self._names[self._position]
+        return self._graph.inputs[self._position].name
 
     def take(self, tree: PyTree) -> tuple[bool, ...]:
         """Which of the tree's leaves, the next ones, are constants."""

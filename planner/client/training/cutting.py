@@ -30,8 +30,8 @@ def cut(graph: Graph, leaves: Sequence[object], microbatches: int) -> list[list[
     sizes = _sizes(graph, rows, along, microbatches, f"input {names[first]!r}")
     is_cut = []
     for name, value, leaf in zip(names, values, leaves, strict=True):
-        own = _rows(name, leaf) if value.dims and value.dims[0] == along else 0
-        if own not in (0, rows) and isinstance(along, SymbolReference):
+        own = _rows(name, leaf) if value.dims and value.dims[0] == along else None
+        if own not in (None, rows) and isinstance(along, SymbolReference):
             raise InvalidArgument(f"input {name!r} has {own} rows, and input {names[first]!r} of one batch has {rows}")
         is_cut.append(own == rows)
     ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
