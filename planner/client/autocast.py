@@ -11,7 +11,7 @@ _DEVICES = ("cpu", "cuda")
 
 
 class AutocastWarning:
-    """Tells once of one."""
+    """Warns, once, where a call is made under it."""
 
     def __init__(self, around: str) -> None:
         self._around = around
