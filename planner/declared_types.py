@@ -3,7 +3,6 @@ where they are made comes to light far from there, or never."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields
 from enum import Enum
 from functools import cache
@@ -11,15 +10,15 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-_Error = Callable[[str], Exception]
+from planner.errors import OptionsError
 
 
-def check_declared(options: Any, where: str, error: _Error) -> None:
-    """Raises `error(message)` for the first field of a dataclass that holds something else."""
+def check_declared(options: Any, where: str) -> None:
+    """Raises OptionsError for the first field of a dataclass that holds something else."""
     for name, declared in _declared_types(type(options)):  # type: ignore[arg-type]
         value = getattr(options, name)
         if not _fits(value, declared):
-            raise error(f"{where}.{name} is {value!r:.80}, needs {_words(declared)}")
+            raise OptionsError(f"{where}.{name} is {value!r:.80}, needs {_words(declared)}")
 
 
 @cache

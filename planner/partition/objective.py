@@ -77,7 +77,7 @@ class Training:
     activations: Activations = Activations.KEPT
 
     def __post_init__(self) -> None:
-        check_declared(self, "training", OptionsError)
+        check_declared(self, "training")
         if not 1 <= self.microbatches <= MAX_MICROBATCHES:
             raise OptionsError(f"training: {self.microbatches} microbatches, needs 1 to {MAX_MICROBATCHES}")
         for name in ("optimizer_bytes_per_parameter", "backward_ratio"):

@@ -67,7 +67,7 @@ class ShapeBucket:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        check_declared(self, "shape bucket", OptionsError)
+        check_declared(self, "shape bucket")
         if not math.isfinite(self.weight) or not 0 < self.weight <= 1e9:
             raise OptionsError(f"shape bucket: weight is {self.weight}, needs more than 0 and at most 1e9")
 
@@ -101,7 +101,7 @@ class PlanOptions:
     rates_from_profiles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_declared(self, "options", OptionsError)
+        check_declared(self, "options")
         if self.microbatches_in_flight < 0:
             raise OptionsError(f"options.microbatches_in_flight is {self.microbatches_in_flight}, needs 0 or more")
         if self.rates_from is not None and self.rates_from_profiles:

@@ -88,7 +88,7 @@ class Mode(ABC):
 
     def __post_init__(self) -> None:
         where = f"options.{self.name}"
-        check_declared(self, where, OptionsError)
+        check_declared(self, where)
         for option in options_of(type(self)):
             number, most = getattr(self, option.name), option.input.most
             if not option.is_list and most is not None and not 0 <= number <= most:
