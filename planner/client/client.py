@@ -13,6 +13,7 @@ from planner.client.connection import Connection
 from planner.client.deployments import DeploymentCalls
 from planner.client.failover import DEFAULT_RESTART_SECONDS, Restarts, log
 from planner.client.inventories import InventoryCalls
+from planner.client.lifetime import NotPickled
 from planner.client.plans import PlanCalls
 from planner.client.profiles import ProfileCalls
 from planner.errors import InvalidArgument
@@ -22,7 +23,7 @@ DEFAULT_TIMEOUT_SECONDS = 30.0
 _ADDRESS = re.compile(r"(dns:///)?[^/\s]+:\d+|unix:.+")
 
 
-class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, AccessCalls):
+class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, AccessCalls, NotPickled):
     """Talks to the planner-server at `address` ("host:port"), or to any of several of one database; connects on the
     first call.
 
@@ -30,8 +31,9 @@ class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, Ac
     Every call raises planner.errors types, and Unavailable where nobody answers within `timeout_seconds`. A planner
     that answered before and is away, as while it is restarted, is asked again for `restart_seconds` of these; with
     `awaits_first` one that has never answered too. `on_away` is told once that this is so.
-    Planning and rollouts are waited for without that bound. Threads may share a client. `tls` is for servers
-    that ask for a certificate; its files, and the token's, may be replaced while the client lives.
+    Planning and rollouts are waited for without that bound. Threads may share a client; each process opens its own,
+    forked ones too. `tls` is for servers that ask for a certificate; its files, and the token's, may be replaced while
+    the client lives.
     """
 
     def __init__(

@@ -13,8 +13,9 @@ import access.channels
 from access.errors import AccessError
 from access.files import TlsFiles, WatchedCredentials
 from planner.client.failover import Restarts, stub_of_any
+from planner.client.lifetime import Lifetime
 from planner.client.status import error_from_rpc
-from planner.errors import Conflict, InvalidArgument
+from planner.errors import InvalidArgument
 from protos.v1 import access_pb2, access_pb2_grpc, planner_pb2, planner_pb2_grpc
 
 _Response = TypeVar("_Response")
@@ -89,7 +90,7 @@ class Connection:
         self.address = address
         self.timeout_seconds = timeout_seconds
         self.credentials = watch(tls)
-        self._is_closed = False
+        self._lifetime = Lifetime(f"this client of {address}")
         self._channels = [
             open_channel(
                 one,
@@ -119,9 +120,9 @@ class Connection:
     ) -> _Response:
         """One answer, within `timeout_seconds`; if None, within the connection's own from each server that is asked.
 
-        Raises Conflict once it is closed.
+        Raises Conflict once it is closed, and in a process that was forked from its own.
         """
-        self._refuse_closed()
+        self._lifetime.check()
         is_total = timeout_seconds is not None
         try:
             return method(request, timeout=timeout_seconds or self.timeout_seconds, is_total=is_total)
@@ -131,8 +132,8 @@ class Connection:
     def stream(
         self, method: Callable[..., Any], request: object, *, timeout_seconds: float | None = None
     ) -> Iterator[Any]:
-        """Each answer as it comes; leaving the iterator early cancels the call. Raises Conflict once it is closed."""
-        self._refuse_closed()
+        """Each answer as it comes; leaving the iterator early cancels the call. Raises Conflict as `call` does."""
+        self._lifetime.check()
         call = method(request, timeout=timeout_seconds)
         try:
             yield from call
@@ -158,13 +159,9 @@ class Connection:
 
     def close(self) -> None:
         """Calls that are under way end with Cancelled. Idempotent."""
-        self._is_closed = True
-        for channel in self._channels:
-            channel.close()
-
-    def _refuse_closed(self) -> None:
-        if self._is_closed:
-            raise Conflict(f"this client of {self.address} is closed; make another to go on")
+        if self._lifetime.end():
+            for channel in self._channels:
+                channel.close()
 
     def _translate(self, error: grpc.RpcError) -> Exception:
         unreachable = (

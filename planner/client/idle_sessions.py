@@ -6,7 +6,6 @@ microbatches.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -30,17 +29,13 @@ class IdleSessions:
         # The longest idle is the first.
         self._idle: deque[_Idle] = deque()
         self._changed = threading.Condition()
-        # A fork shares connections with its parent, and has none of its threads.
-        self._process_id = os.getpid()
         self._is_watched = False
         self._is_closed = False
         # Where the process ends before they have been idle for too long.
-        weakref.finalize(self, _close_all, self._idle, self._process_id)
+        weakref.finalize(self, _close_all, self._idle)
 
     def take(self, ticket: str) -> Session | None:
         """One that a daemon would let in today too, and that can go on; None where there is none."""
-        if os.getpid() != self._process_id:
-            return None
         while True:
             with self._changed:
                 if not self._idle:
@@ -63,10 +58,10 @@ class IdleSessions:
             idle = deque(self._idle)
             self._idle.clear()
             self._changed.notify_all()
-        _close_all(idle, self._process_id)
+        _close_all(idle)
 
     def _keep(self, session: Session) -> bool:
-        if os.getpid() != self._process_id or not session.can_idle():
+        if not session.can_idle():
             return False
         with self._changed:
             if self._is_closed or len(self._idle) == _MOST_IDLE:
@@ -96,12 +91,11 @@ class IdleSessions:
             return None
 
 
-def _close_all(idle: deque[_Idle], process_id: int) -> None:
-    if os.getpid() == process_id:
-        while True:
-            try:
-                _, session = idle.pop()
-            except IndexError:
-                # Whoever watches them may have taken the last.
-                return
-            session.close(is_over=True)
+def _close_all(idle: deque[_Idle]) -> None:
+    while True:
+        try:
+            _, session = idle.pop()
+        except IndexError:
+            # Whoever watches them may have taken the last.
+            return
+        session.close(is_over=True)

@@ -19,6 +19,7 @@ from planner.client.batches import Batch, flatten_batch
 from planner.client.connection import open_channel
 from planner.client.door import KeptMemory
 from planner.client.idle_sessions import IdleSessions
+from planner.client.lifetime import Lifetime, NotPickled
 from planner.client.messages import failure_from_proto
 from planner.client.microbatches import InputEncoder, Item, decode, decode_beside, kind_of_batch
 from planner.client.outputs import ChosenOutput, by_text
@@ -28,7 +29,6 @@ from planner.client.session import Arrival, Session
 from planner.client.tensors import RawTensor, TensorKind
 from planner.errors import (
     BuffersInUse,
-    Conflict,
     DeploymentFailed,
     InvalidArgument,
     MicrobatchFailed,
@@ -94,9 +94,9 @@ class _Source:
             raise
 
 
-class Pipeline:
-    """Made by PlannerClient.pipeline. Threads may share it: each run has a session to itself, which a later one may go
-    on with.
+class Pipeline(NotPickled):
+    """Made by PlannerClient.pipeline. Threads may share it, and no processes: each run has a session to itself, which a
+    later one may go on with.
 
     A run through a deployment that recovers goes on in the next generation: `find_next` waits for it, and what was not
     answered is sent again, in order. Each microbatch is answered once.
@@ -146,7 +146,7 @@ class Pipeline:
         self._deadline_seconds = deadline_seconds
         self._why_failed = why_failed
         self._find_next = find_next
-        self._is_closed = False
+        self._lifetime = Lifetime(f"this pipeline of {deployment_id}")
         self._autocast = AutocastWarning("a pipeline")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -201,8 +201,7 @@ class Pipeline:
     def _run(
         self, microbatches: Iterable[Sequence[object]], window: int | None
     ) -> Iterator[list[object] | MicrobatchFailed]:
-        if self._is_closed:
-            raise Conflict(f"this pipeline of {self.deployment_id} is closed; open another to go on")
+        self._lifetime.check()
         window = self.default_window if window is None else window
         if window < 1:
             raise InvalidArgument(f"window is {window}, needs at least 1")
@@ -232,7 +231,8 @@ class Pipeline:
 
     def close(self) -> None:
         """Ends runs that are under way; the deployment goes on. Idempotent. Later runs raise Conflict."""
-        self._is_closed = True
+        if not self._lifetime.end():
+            return
         for route in self._routes:
             route.leave()
             route.inputs.close()

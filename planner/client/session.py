@@ -26,6 +26,7 @@ from access.ring import Ring
 from access.tickets import TICKET_KEY
 from planner.client.door import KeptMemory, Passage, SessionMemory
 from planner.client.interruption import interruptible
+from planner.client.lifetime import Lifetime
 from planner.client.microbatches import Item, MessageReader, MessageWriter, Place, Scalar, read_response, request_bytes
 from planner.client.outputs import ChosenOutput
 from planner.client.status import error_from_rpc
@@ -69,6 +70,7 @@ class Session:
     ) -> None:
         """`kept` is of sessions with the same workers. `goes_on`: with what earlier ones have written."""
         self.ticket = ticket
+        self._lifetime = Lifetime("a session")
         self._metadata = ((TICKET_KEY, ticket),) if ticket else ()
         # Not by the stub, whose serializer and parser copy what tensors hold.
         self._send_inputs: grpc.StreamStreamMultiCallable[bytes, stage_daemon_pb2.SendInputsResponse] = (
@@ -173,7 +175,10 @@ class Session:
         self.close(is_over=kind is None)
 
     def close(self, *, is_over: bool) -> None:
-        """Where its run `is_over`, rather than broken off, the next session can take over its memory."""
+        """Where its run `is_over`, rather than broken off, the next session can take over its memory. A forked
+        process, whose frames and finalizers have it too, closes nothing."""
+        if not self._lifetime.end():
+            return
         if is_over and self._kept is not None and not self.num_in_flight and self._input and self._output:
             self._kept.give_back(self._memory_now())
         self._close()

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from planner.client.asynchronous.threads import Threads
+from planner.client.lifetime import NotPickled
 from planner.graph.ir import Graph
 
 _Parameters = ParamSpec("_Parameters")
@@ -22,7 +23,7 @@ _Synchronous_co = TypeVar("_Synchronous_co", covariant=True)
 _CALLBACK = "on_"
 
 
-class Asynchronous(Generic[_Synchronous_co]):
+class Asynchronous(NotPickled, Generic[_Synchronous_co]):
     """A synchronous object, and the threads that its methods are called in."""
 
     def __init__(self, synchronous: _Synchronous_co, threads: Threads) -> None:

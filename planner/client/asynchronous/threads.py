@@ -9,6 +9,7 @@ from contextvars import copy_context
 from typing import Any, Final, TypeVar
 
 from planner.client.interruption import Interruption, interruptible
+from planner.client.lifetime import Lifetime
 
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
@@ -22,6 +23,7 @@ class Threads:
     """Shared by a client and all that it gives. Threads that are idle end with it."""
 
     def __init__(self) -> None:
+        self._lifetime = Lifetime("this client")
         self._pool = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="planner-client")
 
     async def call(
@@ -52,6 +54,7 @@ class Threads:
         interruption: Interruption,
         discard: Callable[[_Result], object] = lambda result: None,
     ) -> _Result:
+        self._lifetime.check()
         submitted = self._pool.submit(copy_context().run, _under, interruption, function)
         ended = asyncio.wrap_future(submitted)
         # Looked at also where a second cancellation leaves nobody who waits for it.

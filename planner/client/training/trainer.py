@@ -18,6 +18,7 @@ from access.files import WatchedCredentials
 from access.host import host_identity
 from planner.client.batches import flatten_batch
 from planner.client.connection import open_channel
+from planner.client.lifetime import Lifetime, NotPickled
 from planner.client.microbatches import InputEncoder, Item, carried, decode, fill_tensor, kind_of_batch
 from planner.client.outputs import by_text, choose_outputs
 from planner.client.pipeline import DATA_MESSAGE_BYTES, Pipeline
@@ -132,7 +133,7 @@ class _Saving:
     num_logged: int
 
 
-class Trainer:
+class Trainer(NotPickled):
     """Made by PlannerClient.train. One thread at a time. Leaving it lets others train; the weights stay.
 
     `reduction` says how the module's loss sums up over a batch: "mean" over its rows, or over targets that are not
@@ -227,7 +228,7 @@ class Trainer:
         # The id of the checkpoint that a loss goes back to, and what has changed states since.
         self._last_checkpoint = ""
         self._log: list[_Requests] = []
-        self._is_closed = False
+        self._lifetime = Lifetime(f"this trainer of {deployment.id}")
         self._connect(deployment)
         self._loss_value = loss_value
         try:
@@ -341,7 +342,7 @@ class Trainer:
         )
 
     def _evaluated(self, microbatches: Sequence[Sequence[object]]) -> list[list[Any]]:
-        self._refuse_closed()
+        self._lifetime.check()
         if self._pipeline is None:
             self._pipeline = self._make_pipeline()
             drawing = draws_in_evaluation(self.graph)
@@ -402,7 +403,7 @@ class Trainer:
         those of `checkpoints` unless given; a run is called as the deployment where there is neither. Waits for the
         checkpoint before, and raises why it was not written.
         """
-        self._refuse_closed()
+        self._lifetime.check()
         check_keep(keep)
         if self._pending.losses:
             raise Conflict("gradients wait to be applied, which no checkpoint has; save after apply, or discard them")
@@ -444,7 +445,8 @@ class Trainer:
     def close(self) -> None:
         """Waits for the checkpoint that is being written, and raises why it was not. Idempotent. What is asked of it
         later raises Conflict."""
-        self._is_closed = True
+        if not self._lifetime.end():
+            return
         try:
             self._finish_saving()
         finally:
@@ -552,7 +554,7 @@ class Trainer:
 
     def _do(self, make: _Requests, *, changes: bool) -> dict[str, list[stage_daemon_pb2.TrainResponse]]:
         """What daemons answer. Where they are lost, those of the next generation, once it stands where these stood."""
-        self._refuse_closed()
+        self._lifetime.check()
         if self._saving is not None and self._saving.written.done() and self._saving.written.exception() is None:
             self._finish_saving()
         for num_losses in itertools.count():
@@ -812,12 +814,8 @@ class Trainer:
     def _for_all(self, request: stage_daemon_pb2.TrainRequest) -> dict[str, Request]:
         return dict.fromkeys(self._streams.device_ids, request)
 
-    def _refuse_closed(self) -> None:
-        if self._is_closed:
-            raise Conflict(f"this trainer of {self.deployment_id} is closed; open another to go on")
-
     def _ask_all(self, request: stage_daemon_pb2.TrainRequest) -> dict[str, list[stage_daemon_pb2.TrainResponse]]:
-        self._refuse_closed()
+        self._lifetime.check()
         try:
             return self._streams.ask(self._for_all(request))
         except Conflict:

@@ -173,7 +173,7 @@ def test_a_connection_that_is_closed_says_so(scripted_connection: Scripted) -> N
     connection.call(connection.stub.GetGraph, GRAPH)
     for _ in range(2):
         connection.close()
-    message = f"^this client of {connection.address} is closed; make another to go on$"
+    message = f"^this client of {connection.address} is closed; open another to go on$"
     with pytest.raises(Conflict, match=message):
         connection.call(connection.stub.GetGraph, GRAPH)
     with pytest.raises(Conflict, match=message):

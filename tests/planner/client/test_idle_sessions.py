@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -25,6 +25,7 @@ from stage_daemon.transport.declared import DeclaredValue, Symbol, SymbolReferen
 from stage_daemon.transport.parcel import MicrobatchFailure
 from stage_daemon.worker.door import Door
 from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline
+from tests.planner.client.test_lifetime import told_in_a_fork
 from tests.waiting import WAIT_SECONDS, wait_for
 
 pytestmark = pytest.mark.services
@@ -242,16 +243,29 @@ def test_a_session_that_ends_after_its_pipeline_is_closed() -> None:
         assert not any(thread.is_alive() for thread in session._threads)
 
 
-def test_a_fork_does_not_take_its_parents_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_process_is_told_that_a_pipeline_is_its_parents_and_ends_nothing_of_it() -> None:
     daemon = Echoing()
     with loopback_pipeline(daemon) as pipeline:
         assert_gives_back(pipeline, 1)
-        with monkeypatch.context() as patched:
-            patched.setattr(idle_sessions.os, "getpid", lambda: -1)
-            assert idle(pipeline).take("") is None
-            idle_sessions._close_all(idle(pipeline)._idle, idle(pipeline)._process_id)
+        run = pipeline.run(map(batch, range(20)), window=4)
+        assert isinstance(run, Generator)
+        next(run)
+        other = pipeline.run([batch(1)])
         assert_gives_back(pipeline, 2)
-    assert daemon.num_opened == 1
+        assert len(idle(pipeline)._idle) == 1
+
+        def leave() -> None:
+            run.close()
+            idle_sessions._close_all(idle(pipeline)._idle)
+            pipeline.close()
+            next(other)
+
+        opened = f"this pipeline of dep-1 was opened by process {os.getpid()}"
+        assert told_in_a_fork(leave).startswith(f"Conflict: {opened}, from which this one was forked")
+        for number, result in enumerate(run, 1):
+            np.testing.assert_array_equal(result["y"], batch(number))
+        assert_gives_back(pipeline, 3)
+    assert daemon.num_opened == 2
 
 
 def test_a_session_ends_although_a_fork_has_its_connections() -> None:
