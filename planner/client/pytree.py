@@ -37,6 +37,15 @@ def flatten_inputs(graph: Graph, args: Sequence[Any], kwargs: Mapping[str, Any])
     holds constants only may be left out. Raises InvalidArgument, naming the input, for another structure or another
     constant than the graph was captured with.
     """
+    given, named = arguments_of(graph)
+    # Tensors alone, as most modules take: what follows takes as long as it takes to send them.
+    if (
+        len(args) == len(given.items)
+        and kwargs.keys() == set(named.keys)
+        and all(isinstance(item, TreeLeaf) for item in (*given.items, *named.items))
+        and all(isinstance(entry.content, ValueReference) for entry in graph.inputs)
+    ):
+        return [*args, *(kwargs[name] for name in named.keys)]
     names = iter(graph.inputs)
     data = []
     for leaf in _leaves(graph.input_tree, _bound(graph, args, kwargs), "inputs", _Constants(graph)):
