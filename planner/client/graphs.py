@@ -16,6 +16,7 @@ from planner.client.messages import graph_record_from_proto
 from planner.client.records import CollectedBlobs, GraphRecord
 from planner.client.request_ids import new_request_id
 from planner.client.uploads import Blob, OnProgress, blob_of_bytes, blob_of_file, upload_blob
+from planner.client.weight_files import check_weights, weight_files
 from planner.client.weight_layout import weight_blobs
 from planner.errors import InvalidArgument, NotFound, Unavailable
 from planner.graph.checkpoint import SavedTensor
@@ -49,6 +50,8 @@ class GraphCalls:
         """
         if isinstance(exported, (str, Path)):
             graph, files = read_exported(exported)
+            if files:
+                check_weights(graph, files, stacklevel=3)
             return self._submit(graph, map(blob_of_file, files), name, on_progress)
         if isinstance(exported, Graph):
             return self._submit(exported, (), name, on_progress)
@@ -64,10 +67,15 @@ class GraphCalls:
             return self._submit(exported.graph, map(blob_of_file, files), name, on_progress)
 
     def attach_weights(
-        self, graph_id: str, files: Sequence[str | Path], on_progress: OnProgress | None = None
+        self, graph_id: str, files: str | Path | Sequence[str | Path], on_progress: OnProgress | None = None
     ) -> GraphRecord:
-        """Gives a graph that was submitted without weights its safetensors files."""
-        weights = self._upload_weights((blob_of_file(Path(file)) for file in files), on_progress)
+        """Gives a graph that was submitted without weights its safetensors files, or folders of such.
+
+        What does not fit is said before anything is sent, and what the graph has no use for is warned of.
+        """
+        paths = weight_files(files)
+        check_weights(self.read_graph(graph_id), paths, stacklevel=3)
+        weights = self._upload_weights(map(blob_of_file, paths), on_progress)
         request = planner_pb2.AttachWeightsRequest(graph_id=graph_id, weights=weights)
         return graph_record_from_proto(self._connection.call(self._connection.stub.AttachWeights, request))
 

@@ -54,9 +54,9 @@ def stored_tensors(path: Path) -> Iterator[tuple[str, TensorSource]]:
             yield file.read(length)
 
     try:
-        locations = index_safetensors(read_range, WeightFile(sha256=b"", size_bytes=path.stat().st_size))
+        locations = index_safetensors(read_range, WeightFile(sha256=b"", size_bytes=path.stat().st_size), str(path))
     except InvalidArgument as error:
-        raise Corrupt(f"{path}: {error.message}") from error
+        raise Corrupt(error.message) from error
     for name, place in locations.items():
         piece = FileRange(path=path, offset_bytes=place.offset_bytes, length_bytes=place.length_bytes)
         yield name, TensorSource(dtype=place.dtype, dims=place.dims, pieces=(piece,))

@@ -9,9 +9,9 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from planner.errors import InvalidArgument, NotFound
+from planner.errors import InvalidArgument, NotFound, few_of
 from planner.graph.expression import evaluate
 from planner.graph.ir import SAFETENSORS_DTYPES, Dtype, Graph, State, WeightFile
 
@@ -20,8 +20,25 @@ MAX_HEADER_BYTES = 100_000_000
 MAX_DIM = 1 << 40
 MAX_RANK = 64
 
+# What torch.save writes: an archive, or before torch 1.6 a pickle.
+_OF_TORCH = (b"PK", b"\x80")
+_NAMED = 2
+
 # (sha256, offset_bytes, length_bytes) to chunks: BlobStore.read_range.
 ReadRange = Callable[[bytes, int, int], Iterable[bytes]]
+
+
+class Stored(Protocol):
+    """A tensor that is in a weight file."""
+
+    @property
+    def dtype(self) -> Dtype: ...
+
+    @property
+    def dims(self) -> tuple[int, ...]: ...
+
+
+_Stored = TypeVar("_Stored", bound=Stored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +52,19 @@ class TensorLocation:
     dims: tuple[int, ...]
 
 
-def index_safetensors(read_range: ReadRange, file: WeightFile) -> dict[str, TensorLocation]:
-    """Every tensor of the file by name. Raises InvalidArgument, naming the file or the tensor."""
-    at = f"weight file {file.sha256.hex()[:12]}"
+def index_safetensors(read_range: ReadRange, file: WeightFile, at: str = "") -> dict[str, TensorLocation]:
+    """Every tensor of the file by name. Raises InvalidArgument, naming the file, as `at` does, and the tensor."""
+    at = at or f"weight file {file.sha256.hex()[:12]}"
     if file.size_bytes < 8:
         raise InvalidArgument(f"{at}: {file.size_bytes} bytes, a safetensors file has at least 8; upload a whole one")
-    header_bytes = int.from_bytes(_read(read_range, file, 0, 8), "little")
+    beginning = _read(read_range, file, 0, 8)
+    header_bytes = int.from_bytes(beginning, "little")
     if header_bytes > min(MAX_HEADER_BYTES, file.size_bytes - 8):
+        if beginning.startswith(_OF_TORCH):
+            raise InvalidArgument(
+                f"{at}: it is what torch.save writes, needs the safetensors format: write the state_dict with"
+                " safetensors.torch.save_file"
+            )
         raise InvalidArgument(
             f"{at}: its header would have {header_bytes} bytes, the file has {file.size_bytes}; "
             "it is truncated or not in the safetensors format"
@@ -58,6 +81,11 @@ def locate_states(graph: Graph, files: Sequence[WeightFile], read_range: ReadRan
     tensors: dict[str, TensorLocation] = {}
     for file in files:
         tensors.update(index_safetensors(read_range, file))
+    return fit_states(graph, tensors)
+
+
+def fit_states(graph: Graph, tensors: Mapping[str, _Stored]) -> dict[str, _Stored]:
+    """The stored tensor of each state, as `locate_states`."""
     first_names = _first_names(graph)
     values = graph.values_by_id()
     hints = graph.hints()
@@ -82,11 +110,15 @@ def _first_names(graph: Graph) -> dict[int, str]:
 
 
 def _match(
-    state: State, tensors: Mapping[str, TensorLocation], key: str, dtype: Dtype | None, dims: tuple[int, ...]
-) -> TensorLocation:
+    state: State, tensors: Mapping[str, _Stored], key: str, dtype: Dtype | None, dims: tuple[int, ...]
+) -> _Stored:
     location = tensors.get(key) or tensors.get(state.name)
     if location is None:
-        raise NotFound(f"tensor {key!r} is in none of the weight files; the graph needs it", tensor=key)
+        near = [name for name in tensors if name.endswith(f".{key}") or key.endswith(f".{name}")]
+        there = few_of([repr(name) for name in near or sorted(tensors)], _NAMED) or "no tensors"
+        raise NotFound(
+            f"tensor {key!r} is in none of the weight files, which have {there}; the graph needs it", tensor=key
+        )
     if location.dtype is not dtype or location.dims != dims:
         needed = dtype.value if dtype else "no tensor"
         raise InvalidArgument(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -78,14 +77,13 @@ def export(
 
 def attach_weights(
     graph: Annotated[str, typer.Argument(help="Graph id, its first six digits or more, or its name.")],
-    files: Annotated[list[Path], typer.Argument(help="safetensors files that hold the graph's tensors.", exists=True)],
+    files: Annotated[list[Path], typer.Argument(help="The safetensors files, or their folder.", exists=True)],
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Give a graph that was submitted without weights its tensors."""
     with connect(server) as client, upload_bars() as on_progress:
-        paths: Sequence[Path] = files
-        record = client.attach_weights(find_graph(client, graph).id, paths, on_progress)
+        record = client.attach_weights(find_graph(client, graph).id, files, on_progress)
     emit(record, output, lambda: graphs_table([record]))
 
 

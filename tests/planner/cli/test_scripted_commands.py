@@ -14,6 +14,7 @@ from planner.cli import exit_codes
 from planner.errors import Conflict
 from planner.wire.graph import graph_to_bytes
 from protos.v1 import inventory_pb2, planner_pb2
+from tests.contract.graphs import chain_weights, linear_chain
 from tests.planner.cli.conftest import RunCli
 from tests.planner.client.loopback_daemon import LoopbackDaemon, identity_graph, serving
 from tests.planner.client.scripted_planner import ScriptedPlanner
@@ -316,13 +317,16 @@ def test_where_nothing_can_be_written_nothing_is_run(scripted_cli: Scripted) -> 
 
 def test_weights_are_attached_to_the_graph_that_is_named(scripted_cli: Scripted, tmp_path: Path) -> None:
     script, cli = scripted_cli
-    (tmp_path / "w.safetensors").write_bytes(b"weights")
+    weights = chain_weights(4)
+    (tmp_path / "w.safetensors").write_bytes(weights)
     script.on("ListGraphs", planner_pb2.ListGraphsResponse(graphs=[graph(GRAPH, "chain")]))
+    script.on("GetGraph", graph(GRAPH, "chain"))
+    script.on("ReadBlob", [planner_pb2.ReadBlobResponse(chunk=graph_to_bytes(linear_chain(4)))])
     script.on("GetUpload", planner_pb2.Upload(complete=True))
     script.on("AttachWeights", graph(GRAPH, "chain"))
     assert cli("graph", "attach-weights", "chain", "w.safetensors", "-o", "json").document()["id"] == GRAPH
     [request] = script.requests("AttachWeights")
-    assert (request.graph_id, [file.size_bytes for file in request.weights.files]) == (GRAPH, [7])
+    assert (request.graph_id, [file.size_bytes for file in request.weights.files]) == (GRAPH, [len(weights)])
     assert cli("graph", "attach-weights", "chain", "lost.safetensors").status == exit_codes.USAGE
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.client import PlannerClient
-from planner.client.records import OperationState, StoredPlan
+from planner.client.records import OperationState, StoredPlan, UploadProgress
 from planner.cost.inventory import Device, Inventory
 from planner.errors import (
     Cancelled,
@@ -62,9 +62,14 @@ def test_weights_can_follow_later(client: PlannerClient, tmp_path: Path) -> None
     record = client.submit(linear_chain(5))
     assert not record.deployable
     assert record.not_deployable_reason
-    weights = tmp_path / "w.safetensors"
+    others, weights, sent = tmp_path / "others.safetensors", tmp_path / "w.safetensors", list[UploadProgress]()
+    others.write_bytes(chain_weights(4))
     weights.write_bytes(chain_weights(5))
-    assert client.attach_weights(record.id, [weights]).deployable
+    with pytest.raises(NotFound, match=r"'layers.4.weight' is in none of the weight files"):
+        client.attach_weights(record.id, [others], sent.append)
+    assert not sent
+    assert client.attach_weights(record.id, weights, sent.append).deployable
+    assert sent
 
 
 def test_what_is_no_graph_is_refused(client: PlannerClient, tmp_path: Path) -> None:
