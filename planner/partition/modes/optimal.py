@@ -40,7 +40,7 @@ from planner.partition.ordered.positions import allowed_positions
 from planner.partition.portfolio.bundle_moves import offer_moved_anywhere, offer_moved_bundles
 from planner.partition.portfolio.cut_search import climb, fewest_stages
 from planner.partition.portfolio.exact_ideals import least_over_ideals
-from planner.partition.portfolio.exact_latency import is_small, least_latency
+from planner.partition.portfolio.exact_stages import is_small, least_of_all
 from planner.partition.portfolio.fewer_devices import offer_fewer_devices
 from planner.partition.portfolio.fork_stages import offer_forks
 from planner.partition.portfolio.least_step import least_step
@@ -302,9 +302,7 @@ LOCAL_SEARCH = Search(name="local search on the true objective", run=_local_sear
 CLIMB_BEFORE_FORKS = replace(
     LOCAL_SEARCH, applies=lambda portfolio: _runs_side_by_side(portfolio) and _has_not_climbed(portfolio)
 )
-SMALL_LATENCY = Search(
-    name="all stages and devices of a small program, for latency", run=least_latency, applies=is_small
-)
+ALL_OF_SMALL = Search(name="all stages and devices of a small program", run=least_of_all, applies=is_small)
 # A step's cuts have been moved on its own seconds then; it is climbed from once, when bundles have moved too.
 CLIMB_BEFORE_BUNDLES = replace(
     LOCAL_SEARCH, applies=lambda portfolio: not _may_move_cuts(portfolio) and _has_not_climbed(portfolio)
@@ -352,7 +350,7 @@ CONTIGUOUS = (
         run=offer_moved_bundles,
         applies=_may_move_bundles,
     ),
-    SMALL_LATENCY,
+    ALL_OF_SMALL,
     Search(name="other modes, where quick", run=_other_modes),
     LOCAL_SEARCH,
     Search(name="copies of stages", run=_copies, applies=lambda portfolio: portfolio.request.replicate),
@@ -366,7 +364,7 @@ CONTIGUOUS = (
 FREE = (
     Search(name="one stage on each device", run=_one_stage_on_each_device),
     Search(name="list scheduling", run=offer_schedules, applies=_runs_side_by_side),
-    SMALL_LATENCY,
+    ALL_OF_SMALL,
     Search(
         name="packing, where nothing fits yet",
         run=offer_packing,

@@ -7,7 +7,8 @@ Training steps      fewer_devices: of few microbatches; moved_cuts: cuts and dev
 Over every order    exact_ideals: chains of order ideals (ideal_stages), exact or a bound; many_ideals: a bound where
                     they are too many, over groups of them (ideal_groups); least_over_stages and paths, for both;
                     least_step: of training steps, a bound over either
-A lone batch        exact_latency: branch and bound over all stages and devices; fork_stages: stages side by side
+Small programs      exact_stages: branch and bound over all stages and devices
+A lone batch        fork_stages: stages side by side
 Anywhere            stages_of_devices: from where bundles are to stages, and a packing where nothing else fits
 Loops, compiled     ideal_stages_kernel, ideal_groups_kernel, least_step_kernel
 Made better         cut_search (cuts and devices moved on the true objective, and joins that cost nothing), bundle_moves

@@ -1,10 +1,10 @@
-"""The least latency of a lone batch over every choice of stages and devices, by branch and bound.
+"""The least latency, bottleneck or memory over every choice of stages and devices, by branch and bound.
 
 Stages are appended in the order in which they run. What is known of a prefix of stages only grows with those behind it:
-they add to what its stages send, never take away. So its times, and the least that the bundles left over add to them,
-bound every assignment that begins so. List scheduling fixes the order of the bundles, and with it which of them run in
-the last stage, where all that the program returns is received; here the order is part of the choice. A device runs any
-number of stages where that is asked for (`free`), else one: then it is never free again.
+they add to what its stages send, never take away. So its times, loads or bytes, and the least that the bundles left
+over add to them, bound every assignment that begins so. List scheduling fixes the order of the bundles, and with it
+which of them run in the last stage, where all that the program returns is received; here the order is part of the
+choice. A device runs any number of stages where that is asked for (`free`), else one: then it is never free again.
 
 Exponential in the bundles: for small programs, and counted in steps.
 """
@@ -12,6 +12,7 @@ Exponential in the bundles: for small programs, and counted in steps.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -28,15 +29,15 @@ from planner.partition.portfolio.portfolio import PROVEN, Portfolio
 # More bundles have more sets that may be the next stage than are worth listing.
 MAX_BUNDLES = 10
 # Prefixes that may be looked at: about three seconds, which all of 109 random programs of up to eight nodes but one
-# stay within.
+# stay within for their latency.
 MAX_PREFIXES = 150_000
 # Of the best value: what is less than this below it is not searched for, and counts as proven.
 _WITHIN = PROVEN / 2
 
 
-def least_latency(portfolio: Portfolio) -> None:
+def least_of_all(portfolio: Portfolio) -> None:
     """Offers each better assignment that it comes to; the best one is proven if the prefixes suffice."""
-    search = _Search(portfolio)
+    search = _SEARCHES[portfolio.request.objective](portfolio)
     if search.run() and portfolio.best is not None:
         portfolio.prove(search.limit)
 
@@ -44,15 +45,16 @@ def least_latency(portfolio: Portfolio) -> None:
 def is_small(portfolio: Portfolio) -> bool:
     request = portfolio.request
     plain = not (request.num_stages or portfolio.has_copies) and portfolio.problem.training is None
-    return plain and request.objective is Objective.LATENCY and portfolio.bundles.count <= MAX_BUNDLES
+    return plain and request.objective in _SEARCHES and portfolio.bundles.count <= MAX_BUNDLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prefix:
     """Stages that run first, and their times where no other stage followed. `done` [stages] when each has run.
 
-    `members`: the bundles of all of them, `bundles` of each. `used_bytes` of each device, `free`: when it may run more.
-    `sends` [stages]: the largest latency that it pays, and the seconds of each value.
+    `members`: the bundles of all of them, `bundles` of each. `used_bytes` of each device, `free`: when it may run more,
+    `loads`: its seconds of each microbatch. `sends` [stages]: the largest latency that it pays, and the seconds of each
+    value.
     """
 
     members: int
@@ -64,10 +66,14 @@ class _Prefix:
     used_bytes: tuple[int, ...]
     done: tuple[float, ...] = ()
     free: tuple[float, ...] = ()
+    loads: tuple[float, ...] = ()
 
 
-class _Search:
+class _Search(ABC):
     """Sets of bundles are bits of a number. `limit`: what an assignment has to be below."""
+
+    # Whether it takes what devices hold, also where all of it fits any.
+    counts_bytes = False
 
     def __init__(self, portfolio: Portfolio) -> None:
         self._portfolio, self._problem, bundles = portfolio, portfolio.problem, portfolio.bundles
@@ -76,9 +82,9 @@ class _Search:
         self._all = (1 << count) - 1
         self._before = [sum(1 << other for other in bundles.before[bundle]) for bundle in range(count)]
         # Which have to have run: others only have an order.
-        self._makers, readers = neighbours(problem, bundles)
+        self._makers, self._has_readers = neighbours(problem, bundles)
         self._seconds = [np.bincount(owner, row, count).tolist() for row in problem.compute_seconds]
-        self._least = np.array(self._seconds).min(axis=0).tolist()
+        self._least: list[float] = np.array(self._seconds).min(axis=0).tolist()
         self._order = topological_order(bundles.before, bundles.after)
         self._maker = [int(owner[node]) if node >= 0 else -1 for node in problem.value_producer]
         self._readers = [0] * problem.num_values
@@ -91,17 +97,10 @@ class _Search:
         self._sizes = problem.value_bytes.tolist()
         self._returned = np.flatnonzero(problem.value_returned).tolist()
         self._latency, self._per_byte = problem.link_latency_seconds.tolist(), problem.link_seconds_per_byte.tolist()
-        self._rooms = problem.device_memory_bytes.tolist()
+        self._rooms: list[int] = problem.device_memory_bytes.tolist()
         self._class_of = hosts_of(problem).alike
-        self._is_tight = min(self._rooms) < everything_bytes(problem)
+        self._is_tight = self.counts_bytes or min(self._rooms) < everything_bytes(problem)
         self._stage_bytes: dict[tuple[int, int], int] = {}
-        # Where each stage waits for another by what it is given. Memory may tell them apart.
-        self._some_join = not self._is_tight and all(
-            any(self._maker[value] != bundle for value in reads) for bundle, reads in enumerate(self._reads)
-        )
-        # A relay in which some value always goes on: each stage waits for the one before it.
-        returning = {self._maker[value] for value in self._returned}
-        self._is_chain = problem.relay and all(bundle in returning for bundle in range(count) if not readers[bundle])
         self._set_limit()
 
     def _set_limit(self) -> None:
@@ -171,7 +170,10 @@ class _Search:
         stage, members = len(prefix.devices), prefix.members | own
         entering = self._entering(prefix, own, members) if stage else []
         sources = tuple(sorted({source for _, source in entering}))
-        if stage and self._some_join and prefix.devices[-1] == device and self._join(prefix, sources, members):
+        # Memory may tell them apart.
+        if stage and not self._is_tight and prefix.devices[-1] == device and self._join(prefix, sources, members):
+            return None
+        if stage > 1 and members != self._all and self._change_places(prefix, own):
             return None
         used_bytes = prefix.used_bytes
         if self._is_tight:
@@ -188,7 +190,7 @@ class _Search:
             latency, transfer_seconds = max(latency, one), transfer_seconds + seconds
             largest, values = sends[source]
             sends[source] = max(largest, one), values | {value: max(values.get(value, 0.0), seconds)}
-        return self._timed(
+        return self._measured(
             _Prefix(
                 members=members,
                 bundles=(*prefix.bundles, own),
@@ -200,22 +202,32 @@ class _Search:
             )
         )
 
+    @abstractmethod
     def _join(self, prefix: _Prefix, sources: tuple[int, ...], members: int) -> bool:
-        """Whether the last stage and one after it on its device would as soon have run as one stage.
+        """Whether the last stage and one after it on its device would do as well as one stage."""
 
-        They wait for the same, and nobody but the second reads what the first has.
-        """
-        if self._problem.relay:
-            return True
-        last = len(prefix.devices) - 1
-        if not set(sources) <= {*prefix.sources[-1], last}:
-            return False
-        left = self._all & ~members
-        return not any(
-            (self._readers[value] & left or (left and value in self._returned))
-            and (prefix.bundles[-1] >> maker & 1 if maker >= 0 else last == 0)
-            for value, maker in enumerate(self._maker)
-        )
+    @abstractmethod
+    def _change_places(self, prefix: _Prefix, own: int) -> bool:
+        """Whether the last stage could as well come after this one, which is looked at in its place."""
+
+    @abstractmethod
+    def _measured(self, prefix: _Prefix) -> _Prefix:
+        """With the times or loads of its stages."""
+
+    @abstractmethod
+    def _bound(self, prefix: _Prefix) -> float:
+        """What no assignment that begins so undercuts; of a whole one its value."""
+
+    def _seconds_of_stages(self, prefix: _Prefix) -> list[float]:
+        return [
+            sum(self._seconds[device][bundle] for bundle in range(len(self._before)) if own >> bundle & 1)
+            for device, own in zip(prefix.devices, prefix.bundles, strict=True)
+        ]
+
+    def _left_work(self, prefix: _Prefix) -> float:
+        """Seconds of what is left, each bundle where it runs the quickest."""
+        left = self._all & ~prefix.members
+        return sum(seconds for bundle, seconds in enumerate(self._least) if left >> bundle & 1)
 
     def _entering(self, prefix: _Prefix, own: int, members: int) -> list[tuple[int, int]]:
         """(value, the stage that sends it) of all that the next stage is given; see traffic."""
@@ -241,16 +253,57 @@ class _Search:
         """What the program takes is handed on by the first."""
         return 0 if bundle < 0 else next(at for at, own in enumerate(prefix.bundles) if own >> bundle & 1)
 
-    def _timed(self, prefix: _Prefix) -> _Prefix:
-        seconds = [
-            sum(self._seconds[device][bundle] for bundle in range(len(self._before)) if own >> bundle & 1)
-            for device, own in zip(prefix.devices, prefix.bundles, strict=True)
-        ]
+    def _bytes(self, members: int, own: int) -> int:
+        """Of the stage between what has run and what is left, by the one meaning."""
+        if (members, own) not in self._stage_bytes:
+            parts = [part for part in (members, own, self._all & ~(members | own)) if part]
+            stage_of_bundle = [
+                next(at for at, part in enumerate(parts) if part >> bundle & 1) for bundle in range(len(self._before))
+            ]
+            alone = self._portfolio.bundles.assignment(stage_of_bundle, (0,) * len(parts))
+            self._stage_bytes[members, own] = evaluate(self._problem, alone).stages[parts.index(own)].peak_bytes
+        return self._stage_bytes[members, own]
+
+
+class _Latency(_Search):
+    """When all stages have run, of a lone batch."""
+
+    def __init__(self, portfolio: Portfolio) -> None:
+        super().__init__(portfolio)
+        # Each stage for another, by what it is given.
+        self._all_wait = all(
+            any(self._maker[value] != bundle for value in reads) for bundle, reads in enumerate(self._reads)
+        )
+        # A relay in which some value always goes on: each stage waits for the one before it.
+        returning = {self._maker[value] for value in self._returned}
+        ends = [bundle for bundle in range(len(self._before)) if not self._has_readers[bundle]]
+        self._is_chain = self._problem.relay and returning.issuperset(ends)
+
+    def _join(self, prefix: _Prefix, sources: tuple[int, ...], members: int) -> bool:
+        """They wait for the same, and nobody but the second reads what the first has."""
+        if not self._all_wait:
+            return False
+        if self._problem.relay:
+            return True
+        last = len(prefix.devices) - 1
+        if not set(sources) <= {*prefix.sources[-1], last}:
+            return False
+        left = self._all & ~members
+        return not any(
+            (self._readers[value] & left or (left and value in self._returned))
+            and (prefix.bundles[-1] >> maker & 1 if maker >= 0 else last == 0)
+            for value, maker in enumerate(self._maker)
+        )
+
+    def _change_places(self, prefix: _Prefix, own: int) -> bool:
+        return False
+
+    def _measured(self, prefix: _Prefix) -> _Prefix:
         done, free = times_of_lone_batch(
             prefix.devices,
             prefix.sources,
             received=prefix.received,
-            forward=seconds,
+            forward=self._seconds_of_stages(prefix),
             sent=[largest + sum(values.values()) for largest, values in prefix.sends],
         )
         if not self._is_free:
@@ -260,12 +313,11 @@ class _Search:
         )
 
     def _bound(self, prefix: _Prefix) -> float:
-        """What no assignment that begins so undercuts; of a whole one its value."""
         bound = max(prefix.done)
         left = self._all & ~prefix.members
         if not left or bound >= self.limit:
             return bound
-        work = sum(seconds for bundle, seconds in enumerate(self._least) if left >> bundle & 1)
+        work = self._left_work(prefix)
         bound = max(bound, prefix.done[-1] + work if self._is_chain else _shared(prefix.free, work))
         ends = [0.0] * len(self._before)
         for bundle in self._order:
@@ -300,16 +352,75 @@ class _Search:
             best = min(best, max(start, free) + latency + transfer_seconds + seconds)
         return best
 
-    def _bytes(self, members: int, own: int) -> int:
-        """Of the stage between what has run and what is left, by the one meaning."""
-        if (members, own) not in self._stage_bytes:
-            parts = [part for part in (members, own, self._all & ~(members | own)) if part]
-            stage_of_bundle = [
-                next(at for at, part in enumerate(parts) if part >> bundle & 1) for bundle in range(len(self._before))
-            ]
-            alone = self._portfolio.bundles.assignment(stage_of_bundle, (0,) * len(parts))
-            self._stage_bytes[members, own] = evaluate(self._problem, alone).stages[parts.index(own)].peak_bytes
-        return self._stage_bytes[members, own]
+
+class _OfAnyOrder(_Search):
+    """What stages add up to, whichever runs first: but for the first and the last, which the caller is beside."""
+
+    def _change_places(self, prefix: _Prefix, own: int) -> bool:
+        last = prefix.bundles[-1]
+        if self._problem.relay or own & -own > last & -last:
+            return False
+        return not any(before & last for bundle, before in enumerate(self._before) if own >> bundle & 1)
+
+
+class _Throughput(_OfAnyOrder):
+    """Seconds of the most loaded device."""
+
+    def _join(self, prefix: _Prefix, sources: tuple[int, ...], members: int) -> bool:
+        return True
+
+    def _measured(self, prefix: _Prefix) -> _Prefix:
+        loads = [0.0] * len(self._rooms)
+        for device, received, seconds, (latency, values) in zip(
+            prefix.devices, prefix.received, self._seconds_of_stages(prefix), prefix.sends, strict=True
+        ):
+            loads[device] += received + seconds + latency + sum(values.values())
+        return replace(prefix, loads=tuple(loads))
+
+    def _bound(self, prefix: _Prefix) -> float:
+        bound, left = max(prefix.loads), self._all & ~prefix.members
+        if not left or bound >= self.limit:
+            return bound
+        loads = prefix.loads
+        if not self._is_free:
+            used = set(prefix.devices)
+            loads = tuple(load for device, load in enumerate(loads) if device not in used) or (math.inf,)
+        return max(bound, _shared(loads, self._left_work(prefix)))
+
+
+class _Memory(_OfAnyOrder):
+    """The fullest device's share of its bytes."""
+
+    counts_bytes = True
+
+    def __init__(self, portfolio: Portfolio) -> None:
+        super().__init__(portfolio)
+        users: dict[int, int] = {}
+        for state, node in zip(self._problem.use_state.tolist(), self._problem.use_node.tolist(), strict=True):
+            if node < self._problem.num_nodes:
+                users[state] = users.get(state, 0) | 1 << int(portfolio.bundles.bundle_of_node[node])
+        self._users = [(int(self._problem.state_bytes[state]), bundles) for state, bundles in users.items()]
+
+    def _join(self, prefix: _Prefix, sources: tuple[int, ...], members: int) -> bool:
+        return False
+
+    def _measured(self, prefix: _Prefix) -> _Prefix:
+        return prefix
+
+    def _bound(self, prefix: _Prefix) -> float:
+        left = self._all & ~prefix.members
+        used = zip(prefix.used_bytes, self._rooms, strict=True)
+        bound = max((filled / room for filled, room in used if filled), default=0.0)
+        # Whoever uses a state holds it, and stages that follow are others.
+        missing = sum(size for size, bundles in self._users if bundles & left)
+        return max(bound, (sum(prefix.used_bytes) + missing) / max(1, sum(self._rooms)))
+
+
+_SEARCHES: dict[Objective, type[_Search]] = {
+    Objective.LATENCY: _Latency,
+    Objective.THROUGHPUT: _Throughput,
+    Objective.MEMORY: _Memory,
+}
 
 
 def _shared(free: tuple[float, ...], seconds: float) -> float:
