@@ -23,6 +23,19 @@ class BySharedServices(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
 
+    def remove_node(self, node: object) -> str | None:
+        """The test that its process ended in, which would end the next one too: only those after it are run again."""
+        units = self.assigned_work.pop(node)
+        ended_in = next((test for unit in units.values() for test, is_done in unit.items() if not is_done), None)
+        for scope, unit in units.items():
+            if ended_in in unit:
+                unit[ended_in] = True
+            if not all(unit.values()):
+                self.workqueue[scope] = unit
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return ended_in
+
 
 def scope_of(nodeid: str) -> str:
     path = nodeid.partition("::")[0]

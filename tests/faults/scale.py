@@ -7,6 +7,8 @@ import random
 
 IS_SOAK = bool(os.environ.get("PLANNER_SOAK"))
 SHARE = float(os.environ.get("PLANNER_SOAK_SHARE") or 1.0)
+# Of a test that does as much as is asked for: pytest.mark.timeout.
+MOST_SECONDS = 7200 if IS_SOAK else 900
 # What a soak kills, by the names in tests/faults/streams.py, as often as they are named; nothing stands for all.
 KINDS_NAMED = tuple(filter(None, os.environ.get("PLANNER_SOAK_KILLS", "").split(",")))
 

@@ -17,11 +17,11 @@ import torch
 from planner.client import PlannerClient, export
 from planner.client.local_cluster import LocalCluster
 from tests.faults.rounds import come_through, failpoint
-from tests.faults.scale import IS_SOAK, random_moments, tell
+from tests.faults.scale import IS_SOAK, MOST_SECONDS, random_moments, tell
 from tests.stage_daemon.control.daemons import SHAPES, two_layers
 from tests.waiting import WAIT_SECONDS
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(7200)]
+pytestmark = [pytest.mark.services, pytest.mark.timeout(MOST_SECONDS)]
 MEBIBYTE = 2**20
 # Of daemons and their workers, once the deployment runs: what breaks before it was ever ready has failed, by design.
 # Which call it is at which something happens, at most: of a microbatch taken, of one answered, of an end.

@@ -16,7 +16,7 @@ from planner.client import PlannerClient, RecoveryPolicy, export
 from planner.client.local_cluster import LocalCluster
 from planner.plan.options import CutMode
 from tests.contract.databases import empty_database
-from tests.faults.scale import IS_SOAK, KINDS_NAMED, random_moments, scaled, tell
+from tests.faults.scale import IS_SOAK, KINDS_NAMED, MOST_SECONDS, random_moments, scaled, tell
 from tests.faults.streams import BREAKS, BREAKS_NOTHING, stream_under_kills
 from tests.stage_daemon.control.daemons import SHAPES, two_layers
 from tests.waiting import WAIT_SECONDS
@@ -24,7 +24,7 @@ from tests.waiting import WAIT_SECONDS
 pytestmark = [
     pytest.mark.services,
     pytest.mark.slow,
-    pytest.mark.timeout(7200),
+    pytest.mark.timeout(MOST_SECONDS),
     pytest.mark.skipif(not IS_SOAK, reason="make soak"),
 ]
 MEBIBYTE = 2**20

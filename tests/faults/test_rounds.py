@@ -14,11 +14,11 @@ import torch
 from planner.client import PlannerClient, RecoveryPolicy, export
 from planner.client.local_cluster import LocalCluster
 from planner.plan.options import CutMode
-from tests.faults.scale import scaled, tell
+from tests.faults.scale import MOST_SECONDS, scaled, tell
 from tests.stage_daemon.control.daemons import SHAPES, two_layers
 from tests.waiting import WAIT_SECONDS, wait_for
 
-pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(7200)]
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(MOST_SECONDS)]
 MEBIBYTE = 2**20
 NUM_ROUNDS = scaled(4, 1000)
 # Until pools and caches have what they keep.

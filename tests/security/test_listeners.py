@@ -17,7 +17,7 @@ import torch
 from planner.client import PlannerClient
 from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment, DeploymentState
-from tests.faults.scale import IS_SOAK, random_moments, scaled, tell
+from tests.faults.scale import IS_SOAK, MOST_SECONDS, random_moments, scaled, tell
 from tests.random_examples import random_seeds
 from tests.security.scraping import metrics_address
 from tests.security.strangers import Target, say_hostile_things
@@ -124,7 +124,7 @@ def resident_bytes(cluster: LocalCluster) -> list[int]:
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(MOST_SECONDS)
 @pytest.mark.parametrize("seed", random_seeds(1))
 def test_hostile_first_messages_on_every_port_change_nothing(
     cluster: LocalCluster, deployment: Deployment, client: PlannerClient, seed: int
