@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import select
 import signal
 from collections.abc import Callable
 
@@ -23,7 +24,6 @@ def told_in_a_fork(ask: Callable[[], object]) -> str:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        signal.alarm(round(WAIT_SECONDS))
         try:
             ask()
         except BaseException as error:
@@ -32,6 +32,8 @@ def told_in_a_fork(ask: Callable[[], object]) -> str:
             os._exit(0)
     os.close(writing)
     with open(reading, "rb") as told:
+        if not select.select([told], [], [], WAIT_SECONDS)[0]:
+            os.kill(child, signal.SIGKILL)
         message = told.read().decode()
     os.waitpid(child, 0)
     return message
