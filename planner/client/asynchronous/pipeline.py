@@ -6,8 +6,9 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from planner.client.asynchronous.methods import DeploymentResource, awaited
-from planner.client.asynchronous.threads import FromLoop
+from planner.client.asynchronous.methods import DeploymentResource
+from planner.client.asynchronous.threads import FromLoop, Threads
+from planner.client.autocast import AutocastWarning
 from planner.client.outputs import ChosenOutput
 from planner.client.pipeline import Pipeline
 from planner.errors import MicrobatchFailed
@@ -22,7 +23,15 @@ class AsyncPipeline(DeploymentResource[Pipeline]):
     asked in a thread, so that one that reads files holds nothing up.
     """
 
-    __call__ = awaited(Pipeline.__call__)
+    def __init__(self, synchronous: Pipeline, threads: Threads) -> None:
+        super().__init__(synchronous, threads)
+        # That of the task's thread, which those that calls are made in do not have.
+        self._autocast = AutocastWarning("a pipeline")
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """One batch."""
+        self._autocast.look(stacklevel=2)
+        return await self._threads.call(partial(self._synchronous, *args, **kwargs))
 
     @property
     def chosen(self) -> tuple[ChosenOutput, ...]:
@@ -43,6 +52,7 @@ class AsyncPipeline(DeploymentResource[Pipeline]):
         fails in a stage raises MicrobatchFailed; with `raise_failures` off the error stands in its output's place
         and the others go on.
         """
+        self._autocast.look(stacklevel=2)
         run = partial(self._synchronous.run, _for_thread(batches), window, raise_failures=raise_failures)
         return self._threads.iterate(run)
 

@@ -20,7 +20,7 @@ from planner.client.interruption import Interrupted, pause
 from planner.client.plans import PlanOperation
 from planner.client.records import OperationState, UploadProgress
 from planner.client.training import Trainer
-from planner.errors import Cancelled, Conflict, InvalidArgument, NotFound
+from planner.errors import Cancelled, Conflict, InvalidArgument, NotFound, PlannerWarning
 from planner.plan.options import BalancedMode
 from protos.v1 import planner_pb2
 from tests.planner.client.loopback_daemon import LoopbackDaemon, identity_graph, loopback_pipeline
@@ -210,6 +210,17 @@ async def test_batches_come_from_asynchronous_iterables_and_results_in_order() -
     np.testing.assert_array_equal(np.stack([result["y"] for result in results]), np.stack([*map(batch, range(20))]))
     np.testing.assert_array_equal(np.stack(leaves)[:, 0], np.stack([batch(3), batch(4)]))
     np.testing.assert_array_equal(np.stack([one["y"] for one in both]), np.stack([batch(1), batch(2)]))
+
+
+async def test_autocast_around_an_awaited_pipeline_is_told_of() -> None:
+    """It is a state of the event loop's thread."""
+    import torch
+
+    with loopback_pipeline(LoopbackDaemon()) as synchronous, torch.autocast("cpu", torch.bfloat16):
+        for ask in (lambda pipeline, given: pipeline(given), lambda pipeline, given: anext(pipeline.run([given]))):
+            with pytest.warns(PlannerWarning, match="autocast around a pipeline does not reach its stages") as told:
+                await ask(AsyncPipeline(synchronous, Threads()), torch.zeros(2, 3))
+            assert told[0].filename == __file__
 
 
 @pytest.mark.services
