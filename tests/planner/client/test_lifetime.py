@@ -51,10 +51,10 @@ async def test_a_forked_process_is_told_that_an_awaited_client_is_its_parents() 
         assert "open one here, after the fork" in told_in_a_fork(lambda: client.list_devices().send(None))
 
 
-def test_no_copy_is_made_of_what_holds_connections() -> None:
-    awaited = AsyncPlannerClient("127.0.0.1:1")
-    with loopback_pipeline(LoopbackDaemon()) as pipeline, PlannerClient("127.0.0.1:1") as client:
-        for holds in (pipeline, client, awaited):
-            for make in (copy.copy, copy.deepcopy, pickle.dumps):
-                with pytest.raises(TypeError, match="share it between threads, and open one in each process"):
-                    make(holds)
+async def test_no_copy_is_made_of_what_holds_connections() -> None:
+    async with AsyncPlannerClient("127.0.0.1:1") as awaited:
+        with loopback_pipeline(LoopbackDaemon()) as pipeline, PlannerClient("127.0.0.1:1") as client:
+            for holds in (pipeline, client, awaited):
+                for make in (copy.copy, copy.deepcopy, pickle.dumps):
+                    with pytest.raises(TypeError, match="share it between threads, and open one in each process"):
+                        make(holds)
