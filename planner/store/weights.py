@@ -115,7 +115,7 @@ def _match(
     location = tensors.get(key) or tensors.get(state.name)
     if location is None:
         near = [name for name in tensors if name.endswith(f".{key}") or key.endswith(f".{name}")]
-        there = few_of([repr(name) for name in near or sorted(tensors)], _NAMED) or "no tensors"
+        there = few_of([f"{name!r:.80}" for name in near or sorted(tensors)], _NAMED) or "no tensors"
         raise NotFound(
             f"tensor {key!r} is in none of the weight files, which have {there}; the graph needs it", tensor=key
         )

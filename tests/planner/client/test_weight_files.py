@@ -59,6 +59,7 @@ def test_files_and_folders_of_them_are_taken(tmp_path: Path, tensors: Tensors) -
             "the weights have float16",
         ),
         (lambda all_: {}, NotFound, "none of the weight files, which have no tensors;"),
+        (lambda all_: {"z" * 5000: all_[NAMES[0]]}, NotFound, f"which have '{'z' * 79}; the graph needs it"),
     ],
 )
 def test_tensors_that_do_not_fit_are_told_of(
