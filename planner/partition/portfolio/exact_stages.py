@@ -81,11 +81,8 @@ class _Search(ABC):
         self._left, self._is_free = int(MAX_PREFIXES * portfolio.request.effort), portfolio.request.free
         self._all = (1 << count) - 1
         self._before = [sum(1 << other for other in bundles.before[bundle]) for bundle in range(count)]
-        # Which have to have run: others only have an order.
-        self._makers, self._has_readers = neighbours(problem, bundles)
         self._seconds = [np.bincount(owner, row, count).tolist() for row in problem.compute_seconds]
         self._least: list[float] = np.array(self._seconds).min(axis=0).tolist()
-        self._order = topological_order(bundles.before, bundles.after)
         self._maker = [int(owner[node]) if node >= 0 else -1 for node in problem.value_producer]
         self._readers = [0] * problem.num_values
         self._reads: list[list[int]] = [[] for _ in range(count)]
@@ -270,14 +267,16 @@ class _Latency(_Search):
 
     def __init__(self, portfolio: Portfolio) -> None:
         super().__init__(portfolio)
+        # Which have to have run: others only have an order.
+        self._makers, readers = neighbours(self._problem, portfolio.bundles)
+        self._order = topological_order(portfolio.bundles.before, portfolio.bundles.after)
         # Each stage for another, by what it is given.
         self._all_wait = all(
             any(self._maker[value] != bundle for value in reads) for bundle, reads in enumerate(self._reads)
         )
         # A relay in which some value always goes on: each stage waits for the one before it.
         returning = {self._maker[value] for value in self._returned}
-        ends = [bundle for bundle in range(len(self._before)) if not self._has_readers[bundle]]
-        self._is_chain = self._problem.relay and returning.issuperset(ends)
+        self._is_chain = self._problem.relay and all(readers[at] or at in returning for at in range(len(readers)))
 
     def _join(self, prefix: _Prefix, sources: tuple[int, ...], members: int) -> bool:
         """They wait for the same, and nobody but the second reads what the first has."""
@@ -356,6 +355,9 @@ class _Latency(_Search):
 class _OfAnyOrder(_Search):
     """What stages add up to, whichever runs first: but for the first and the last, which the caller is beside."""
 
+    def _join(self, prefix: _Prefix, sources: tuple[int, ...], members: int) -> bool:
+        return True
+
     def _change_places(self, prefix: _Prefix, own: int) -> bool:
         last = prefix.bundles[-1]
         if self._problem.relay or own & -own > last & -last:
@@ -365,9 +367,6 @@ class _OfAnyOrder(_Search):
 
 class _Throughput(_OfAnyOrder):
     """Seconds of the most loaded device."""
-
-    def _join(self, prefix: _Prefix, sources: tuple[int, ...], members: int) -> bool:
-        return True
 
     def _measured(self, prefix: _Prefix) -> _Prefix:
         loads = [0.0] * len(self._rooms)
@@ -381,10 +380,8 @@ class _Throughput(_OfAnyOrder):
         bound, left = max(prefix.loads), self._all & ~prefix.members
         if not left or bound >= self.limit:
             return bound
-        loads = prefix.loads
-        if not self._is_free:
-            used = set(prefix.devices)
-            loads = tuple(load for device, load in enumerate(loads) if device not in used) or (math.inf,)
+        runs_more = enumerate(prefix.loads)
+        loads = tuple(load for device, load in runs_more if self._is_free or device not in prefix.devices)
         return max(bound, _shared(loads, self._left_work(prefix)))
 
 
@@ -400,9 +397,6 @@ class _Memory(_OfAnyOrder):
             if node < self._problem.num_nodes:
                 users[state] = users.get(state, 0) | 1 << int(portfolio.bundles.bundle_of_node[node])
         self._users = [(int(self._problem.state_bytes[state]), bundles) for state, bundles in users.items()]
-
-    def _join(self, prefix: _Prefix, sources: tuple[int, ...], members: int) -> bool:
-        return False
 
     def _measured(self, prefix: _Prefix) -> _Prefix:
         return prefix
