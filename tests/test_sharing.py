@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 CONFTEST = """
-import pytest
 from tests.sharing import BySharedServices
 
 def pytest_xdist_make_scheduler(config, log):
@@ -34,24 +33,11 @@ def test_what_a_process_ended_in_is_not_run_again(tmp_path: Path) -> None:
     """It was, by one process after the other, for as long as a hanging one takes each time."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_some.py").write_text(TESTS)
-    root = Path(__file__).parents[1]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-n",
-        "2",
-        "-p",
-        "no:randomly",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        "/dev/null",
-    ]
+    options = ["-n", "2", "-p", "no:randomly", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", "."]
     finished = subprocess.run(
-        [*command, "--rootdir", str(tmp_path), "test_some.py"],
+        [sys.executable, "-m", "pytest", *options, "test_some.py"],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(Path(__file__).parents[1]), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=False,

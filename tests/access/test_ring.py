@@ -17,7 +17,8 @@ from hypothesis import given
 
 from access import ring as ring_module
 from access.ring import MAX_SLOTS, Ring, aligned, create_ring
-from tests.named_memory import memory_descriptors, named_memory
+from tests.descriptors import open_descriptors
+from tests.named_memory import named_memory
 from tests.random_examples import random_examples
 
 
@@ -66,16 +67,16 @@ def test_memory_stays_while_a_tensor_uses_it_though_the_ring_is_gone() -> None:
 
 
 def test_no_descriptor_and_no_name_is_left() -> None:
-    before = memory_descriptors()
+    before = open_descriptors()
     names = named_memory()
     rings = both_ends()
-    own = memory_descriptors() - before
+    own = open_descriptors() - before
     # A mapping needs its memory, and mmap keeps a descriptor of it.
     assert len(own) == len(rings)
     assert len({inode for _, inode in own}) == 1
     assert named_memory() == names
     del rings
-    assert not own & memory_descriptors()
+    assert not own & open_descriptors()
 
 
 def test_a_slot_comes_free_though_its_ring_has_gone() -> None:

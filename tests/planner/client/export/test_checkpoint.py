@@ -150,7 +150,7 @@ def _change(folder: Path, part: str, tensor: torch.Tensor | None) -> None:
         (_without_a_shard, NotFound, "of its index is missing; download it again"),
         (_outside, Corrupt, "which is no file of the folder"),
         (_no_index, Corrupt, "no index of weights"),
-        (_truncated, Corrupt, "safetensors: .*truncated or not in the safetensors format"),
+        (_truncated, Corrupt, "safetensors: its header .*truncated or not in the safetensors format"),
         (lambda at: _change(at, "norm", None), NotFound, r"has no tensor for '.*norm.*'; the checkpoint is of another"),
         (lambda at: _change(at, "norm", torch.ones(31)), InvalidArgument, r"float32 \[31\], the model needs .* \[32\]"),
         (lambda at: _change(at, ".w1.", torch.ones(3, 3)), UnsupportedModule, "is made of 8 stored .*MergeModulelist"),
