@@ -5,6 +5,7 @@ Imports neither service.
 files          a certificate, its key and the authorities, read again whenever the files change
 channels       connections that follow the files; server credentials that do
 streams        the same for connections that are not gRPC's
+addresses      host:port, read and written
 listening      which addresses need mutual TLS
 peers          who is at the other end of a call
 tickets        leave to use one deployment, signed by the planner, checked by daemons alone
@@ -18,6 +19,7 @@ tensor_fields  messages with tensors, without a copy of the tensors' bytes
 pieces         large messages read and written piece by piece
 large_answers  large answers serialized beside the event loop
 metrics        numbers for Prometheus
+misspelt       environment variables that were meant for a setting
 host           which host a process is on, and which clock it reads
 buffers        several buffers in one sendmsg
 ring           slots of shared memory between two processes of one host

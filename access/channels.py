@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import grpc
 
+from access.addresses import Endpoint
+from access.errors import CannotListen
 from access.files import Credentials, WatchedCredentials
 
 # After this long a server asks clients to connect again, calls under way excepted, so that a certificate that is no
@@ -55,6 +58,22 @@ def server_credentials(watched: WatchedCredentials) -> grpc.ServerCredentials:
         newest,  # type: ignore[arg-type]
         require_client_authentication=True,
     )
+
+
+def bind(server: grpc.aio.Server, endpoint: Endpoint, watched: WatchedCredentials | None) -> Endpoint:
+    """With the port that it got; in plain text without certificates. Raises CannotListen."""
+    try:
+        if watched is None:
+            port = server.add_insecure_port(str(endpoint))
+        else:
+            port = server.add_secure_port(str(endpoint), server_credentials(watched))
+    except RuntimeError:
+        port = 0
+    if not port:
+        raise CannotListen(
+            f"cannot listen on {endpoint}: it is in use or not of this machine; choose another --listen, or port 0"
+        )
+    return replace(endpoint, port=port)
 
 
 def open_channel(

@@ -8,6 +8,7 @@ import ssl
 
 from cryptography import x509
 
+from access.addresses import Endpoint, parse_endpoint
 from access.files import TlsFiles, names_of
 
 _SECONDS = 3.0
@@ -23,16 +24,15 @@ _TOLD = {
 
 def why_refused(address: str, files: TlsFiles) -> str:
     """A sentence, or nothing where TLS is not the reason. Connects, and takes at most some seconds."""
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
     context = ssl.create_default_context(cafile=str(files.authorities))
     context.set_alpn_protocols(["h2"])
     try:
+        endpoint = parse_endpoint(address)
         context.load_cert_chain(files.certificate, files.key)
-        if _greet(context, host, int(port)):
+        if _greet(context, endpoint):
             return ""
     except ssl.SSLCertVerificationError as error:
-        return f"the certificate of {address} ({_shown(host, int(port), files)}) is refused: {error.verify_message}"
+        return f"the certificate of {address} ({_shown(endpoint, files)}) is refused: {error.verify_message}"
     except ssl.SSLError as error:
         return f"TLS with {address}, shown {files.certificate}: {account_of(error)}"
     except (OSError, ValueError):
@@ -46,23 +46,23 @@ def account_of(error: ssl.SSLError) -> str:
     return next((text for word, text in _TOLD.items() if word in account), str(error))
 
 
-def _greet(context: ssl.SSLContext, host: str, port: int) -> bytes:
+def _greet(context: ssl.SSLContext, endpoint: Endpoint) -> bytes:
     """A server that refuses this end's certificate says so behind the handshake, where it would speak HTTP/2 first."""
     with (
-        socket.create_connection((host, port), timeout=_SECONDS) as connection,
-        context.wrap_socket(connection, server_hostname=host) as secured,
+        socket.create_connection((endpoint.host, endpoint.port), timeout=_SECONDS) as connection,
+        context.wrap_socket(connection, server_hostname=endpoint.host) as secured,
     ):
         return secured.recv(1)
 
 
-def _shown(host: str, port: int, files: TlsFiles) -> str:
+def _shown(endpoint: Endpoint, files: TlsFiles) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with contextlib.suppress(OSError, ValueError):
         context.load_cert_chain(files.certificate, files.key)
         with (
-            socket.create_connection((host, port), timeout=_SECONDS) as connection,
-            context.wrap_socket(connection, server_hostname=host) as secured,
+            socket.create_connection((endpoint.host, endpoint.port), timeout=_SECONDS) as connection,
+            context.wrap_socket(connection, server_hostname=endpoint.host) as secured,
         ):
             return _facts(x509.load_der_x509_certificate(secured.getpeercert(True) or b""))
     return "which it did not show again"

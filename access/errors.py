@@ -17,3 +17,7 @@ class PairMismatch(AccessError):
 
 class CannotListen(AccessError):
     """The address is in use, or not of this machine."""
+
+
+class WrongAddress(AccessError, ValueError):
+    """The text is no address of a server."""

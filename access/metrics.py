@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -19,7 +20,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, mak
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from access.errors import AccessError, CannotListen
+from access.addresses import Endpoint, parse_endpoint
+from access.errors import CannotListen
 from access.files import Credentials, TlsFiles, WatchedCredentials
 
 log = structlog.get_logger(__name__)
@@ -56,14 +58,12 @@ class ServiceMetrics:
     def serve(self, address: str, credentials: WatchedCredentials | None = None) -> tuple[str, Callable[[], None]]:
         """Answers scrapes at "host:port"; returns the address with the port that it got, and what stops it.
 
-        With credentials over mutual TLS, with the files' newest certificate for each connection. Raises AccessError,
+        With credentials over mutual TLS, with the files' newest certificate for each connection. Raises WrongAddress,
         CannotListen where the address cannot be had.
         """
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise AccessError(f"metrics address {address!r}: needs host:port")
+        endpoint = parse_endpoint(address)
         try:
-            server = _MetricsServer((host, int(port)), credentials)
+            server = _MetricsServer(endpoint, credentials)
         except OSError as error:
             raise CannotListen(f"cannot serve metrics on {address}: {error}") from None
         server.set_app(make_wsgi_app(self.registry))
@@ -75,7 +75,7 @@ class ServiceMetrics:
             server.server_close()
             thread.join()
 
-        return f"{host}:{server.server_port}", stop
+        return str(replace(endpoint, port=server.server_port)), stop
 
 
 @contextmanager
@@ -132,12 +132,11 @@ class _MetricsServer(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], credentials: WatchedCredentials | None) -> None:
+    def __init__(self, endpoint: Endpoint, credentials: WatchedCredentials | None) -> None:
         self._credentials = credentials
-        host, port = address
-        if ":" in host:
+        if ":" in endpoint.host:
             self.address_family = socket.AF_INET6
-        super().__init__((host.strip("[]"), port), _Handler)
+        super().__init__((endpoint.host, endpoint.port), _Handler)
 
     def get_request(self) -> tuple[Any, Any]:
         connection, address = super().get_request()

@@ -45,14 +45,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = Settings(**{name: value for name, value in flags.items() if value is not None})
     except ValidationError as error:
         for problem in error.errors():
-            print(
-                f"planner-server: {'.'.join(map(str, problem['loc']))}: {problem['msg'].removeprefix('Value error, ')}",
-                file=sys.stderr,
-            )
+            where = ".".join(map(_given_as, map(str, problem["loc"])))
+            print(f"planner-server: {where}: {problem['msg'].removeprefix('Value error, ')}", file=sys.stderr)
         return 2
     if administrator is not None:
         return _create_admin_token(settings, administrator)
     return _scrub(settings) if scrub else _run(settings)
+
+
+def _given_as(setting: str) -> str:
+    """As an option, where it is one, else as a variable of the environment."""
+    option = setting.replace("_", "-")
+    return f"--{option}" if option in OPTIONS else f"PLANNER_{setting.upper()}"
 
 
 def _create_admin_token(settings: Settings, holder: str) -> int:
@@ -116,6 +120,7 @@ def _run(settings: Settings) -> int:
     import structlog
     from sqlalchemy.exc import DBAPIError
 
+    from access.misspelt import misspelt
     from planner.api.logs import configure_logs
     from planner.api.threads import short_turns
     from planner.errors import PlannerError
@@ -123,8 +128,11 @@ def _run(settings: Settings) -> int:
     from planner.redaction import without_secrets
 
     configure_logs(settings.log_level, settings.log_format)
+    log = structlog.get_logger(__name__)
+    for variable, meant in misspelt("PLANNER_", type(settings).model_fields).items():
+        log.warning("no setting is called so", variable=variable, meant=meant)
     if not HAS_COMPILER:
-        structlog.get_logger(__name__).warning(WITHOUT_COMPILER)
+        log.warning(WITHOUT_COMPILER)
     try:
         with short_turns():
             asyncio.run(_serve(settings))

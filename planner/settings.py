@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from access.addresses import parse_endpoint
 from access.peers import DAEMON_ROLE
 
 MEBIBYTE = 1 << 20
@@ -77,6 +78,13 @@ class Settings(BaseSettings):
     insecure_plaintext_beyond_loopback: bool = Field(
         False, description="listen without TLS where others than this host can connect"
     )
+
+    @field_validator("listen", "metrics_listen")
+    @classmethod
+    def _is_address(cls, text: str, field: ValidationInfo) -> str:
+        if text or field.field_name == "listen":
+            parse_endpoint(text)
+        return text
 
     @property
     def database(self) -> str:

@@ -16,17 +16,19 @@ from typing import Any, NoReturn
 import structlog
 from pydantic import ValidationError
 
+from access.addresses import parse_endpoint
 from access.errors import AccessError, CannotListen
 from access.files import WatchedCredentials, tls_files
 from access.listening import check_listening
 from access.metrics import ServiceMetrics
+from access.misspelt import misspelt
 from protos.v1 import inventory_pb2, planner_pb2
 from stage_daemon.allocator import keep_freed_memory
 from stage_daemon.control.device import LocalDevice, find_device
 from stage_daemon.control.logs import configure_logs
 from stage_daemon.control.metrics import daemon_state
 from stage_daemon.control.registration import Registration
-from stage_daemon.control.server import SERVICE, DaemonServer, parse_endpoint
+from stage_daemon.control.server import SERVICE, DaemonServer
 from stage_daemon.control.supervisor import Supervisor
 from stage_daemon.control.worker_process import forkserver_is_warm, preload_forkserver
 from stage_daemon.custom_operators import parse_custom_operators
@@ -51,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"stage-daemon: {where}{problem['msg'].removeprefix('Value error, ')}", file=sys.stderr)
         return 2
     configure_logs(settings.log_level, settings.log_format)
+    for variable, meant in misspelt("STAGE_DAEMON_", Settings.model_fields).items():
+        log.warning("no setting is called so", variable=variable, meant=meant)
     keep_freed_memory(KEPT_BYTES)
     try:
         asyncio.run(serve(settings))
@@ -84,7 +88,7 @@ def find_credentials(settings: Settings) -> WatchedCredentials | None:
         files = tls_files(settings.tls_certificate, settings.tls_key, settings.tls_ca, settings.tls_revoked)
         for address in filter(None, (settings.listen, settings.metrics_listen)):
             check_listening(
-                parse_endpoint(address).host,
+                parse_endpoint(address, 0).host,
                 has_tls=files is not None,
                 plaintext_allowed=settings.insecure_plaintext_beyond_loopback,
             )
@@ -122,7 +126,7 @@ async def serve(settings: Settings) -> None:
         device_id=device.id,
         torch_device=device.torch_device,
         planner_address=settings.planner,
-        listen_host=parse_endpoint(settings.listen).host or "0.0.0.0",
+        listen_host=parse_endpoint(settings.listen, 0).host or "0.0.0.0",
         worker_silence_seconds=settings.worker_silence_seconds,
         tls=credentials.files if credentials else None,
         operators=parse_custom_operators(settings.custom_operators),

@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from access.addresses import check_targets, parse_endpoint
 from access.peers import PLANNER_ROLE
 from stage_daemon.custom_operators import parse_custom_operators
 
@@ -80,6 +81,20 @@ class Settings(BaseSettings):
         if self.gpu is None and not self.device:
             raise ValueError("no device is named; give --gpu N, or --device cpu")
         return self
+
+    @field_validator("listen", "advertise", "metrics_listen")
+    @classmethod
+    def _is_address(cls, text: str, field: ValidationInfo) -> str:
+        """What is advertised, or listened at, takes a port by itself."""
+        if text or field.field_name == "listen":
+            parse_endpoint(text, None if field.field_name == "metrics_listen" else 0)
+        return text
+
+    @field_validator("planner")
+    @classmethod
+    def _can_be_asked(cls, text: str) -> str:
+        check_targets(text)
+        return text
 
     @field_validator("custom_operators")
     @classmethod

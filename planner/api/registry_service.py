@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from access.addresses import Endpoint, parse_endpoint
+from access.errors import WrongAddress
 from access.peers import peer_of
 from planner.dispatch.dispatcher import Dispatcher, HeldDeployment
 from planner.dispatch.messages import failure_from_proto
@@ -20,10 +22,7 @@ class DaemonRegistryService(planner_pb2_grpc.DaemonRegistryServiceServicer):
     async def RegisterDaemon(
         self, request: planner_pb2.RegisterDaemonRequest, context: Any
     ) -> planner_pb2.RegisterDaemonResponse:
-        host, separator, port = request.address.rpartition(":")
-        if not (host and separator and port.isdecimal() and 0 < int(port) < 65536):
-            raise InvalidArgument(f"address {request.address[:80]!r}: needs host:port, where the daemon is reached")
-        _check_is_at(host, context)
+        _check_is_at(_reached_at(request.address).host, context)
         if not request.incarnation_id:
             raise InvalidArgument("incarnation_id is empty; make a new one at each start of the daemon")
         lease_seconds = await self._dispatcher.register(
@@ -47,11 +46,21 @@ class DaemonRegistryService(planner_pb2_grpc.DaemonRegistryServiceServicer):
 def _check_is_at(host: str, context: Any) -> None:
     """A daemon whose certificate is not for its address could not be called, or is not the one that answers there."""
     peer = peer_of(context.auth_context())
-    if peer is not None and host.strip("[]") not in peer.names:
+    if peer is not None and host not in peer.names:
         raise Forbidden(
             f"the daemon says that it is reached at {host[:80]}, and its certificate is for {peer}: "
             "give it a certificate for that host, or --advertise one of its names"
         )
+
+
+def _reached_at(address: str) -> Endpoint:
+    try:
+        endpoint = parse_endpoint(address)
+    except WrongAddress as error:
+        raise InvalidArgument(error.message) from None
+    if not (endpoint.host and endpoint.port):
+        raise InvalidArgument(f"address {address!r} names no host or no port at which the daemon is reached")
+    return endpoint
 
 
 def _held(message: planner_pb2.DeploymentOnDaemon) -> HeldDeployment:

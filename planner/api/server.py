@@ -17,7 +17,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import Metric
 
-from access.channels import KEEPALIVE, TAKES_KEEPALIVE, server_credentials, server_options
+from access.addresses import parse_endpoint
+from access.channels import KEEPALIVE, TAKES_KEEPALIVE, bind, server_options
 from access.errors import AccessError, CannotListen
 from access.files import WatchedCredentials, tls_files
 from access.large_answers import LargeAnswersInterceptor
@@ -70,6 +71,7 @@ class PlannerServer:
         """Migrates, recovers and listens. Raises planner.errors where the database, folder or port cannot be had."""
         async with AsyncExitStack() as resources:
             credentials = _credentials(settings)
+            _make_folder(settings.data_dir)
             metrics = ServiceMetrics("planner")
             database = Database(settings.database)
             interceptors: list[grpc.aio.ServerInterceptor] = [
@@ -103,7 +105,7 @@ def _credentials(settings: Settings) -> WatchedCredentials | None:
         files = tls_files(settings.tls_certificate, settings.tls_key, settings.tls_ca, settings.tls_revoked)
         for address in filter(None, (settings.listen, settings.metrics_listen)):
             check_listening(
-                address.rpartition(":")[0],
+                parse_endpoint(address).host,
                 has_tls=files is not None,
                 plaintext_allowed=settings.insecure_plaintext_beyond_loopback,
             )
@@ -114,6 +116,15 @@ def _credentials(settings: Settings) -> WatchedCredentials | None:
         return WatchedCredentials(files) if files else None
     except AccessError as error:
         raise InvalidArgument(error.message) from None
+
+
+def _make_folder(data_dir: Path) -> None:
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgument(
+            f"data folder {data_dir} cannot be made: {error.strerror}; name another --data-dir"
+        ) from None
 
 
 def _serve_metrics(
@@ -203,17 +214,10 @@ async def _add_health(server: grpc.aio.Server) -> None:
 
 
 def _listen(server: grpc.aio.Server, address: str, credentials: WatchedCredentials | None) -> str:
-    host, _, _ = address.rpartition(":")
     try:
-        if credentials is None:
-            port = server.add_insecure_port(address)
-        else:
-            port = server.add_secure_port(address, server_credentials(credentials))
-    except RuntimeError:
-        port = 0
-    if not port:
-        raise Unavailable(f"cannot listen on {address}: it is in use or not of this machine; choose another --listen")
-    return f"{host}:{port}"
+        return str(bind(server, parse_endpoint(address), credentials))
+    except CannotListen as error:
+        raise Unavailable(error.message) from None
 
 
 def _most_bytes(method: str) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from access.addresses import check_targets
+from access.errors import WrongAddress
 from access.files import TlsFiles
 from planner.client.access import AccessCalls
 from planner.client.connection import Connection
@@ -19,8 +20,6 @@ from planner.client.profiles import ProfileCalls
 from planner.errors import InvalidArgument
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
-# gRPC's own schemes of names are among these: "dns:///planner:50051", "unix:/run/planner".
-_ADDRESS = re.compile(r"(dns:///)?[^/\s]+:\d+|unix:.+")
 
 
 class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, AccessCalls, NotPickled):
@@ -73,8 +72,10 @@ def _checked(address: str | Sequence[str]) -> str:
     """Several joined by commas."""
     addresses = address.split(",") if isinstance(address, str) else address
     if not isinstance(addresses, (list, tuple)) or not all(isinstance(one, str) for one in addresses):
-        raise InvalidArgument(f"address is {address!r:.80}, needs HOST:PORT, as 127.0.0.1:50051, or several")
-    wrong = next((one for one in addresses or ("",) if not _ADDRESS.fullmatch(one)), None)
-    if wrong is not None:
-        raise InvalidArgument(f"address {wrong!r}: needs HOST:PORT, as 127.0.0.1:50051")
-    return ",".join(addresses)
+        raise InvalidArgument(f"address is {address!r:.80}, needs host:port, as 127.0.0.1:50051, or several")
+    joined = ",".join(addresses)
+    try:
+        check_targets(joined)
+    except WrongAddress as error:
+        raise InvalidArgument(error.message) from None
+    return joined

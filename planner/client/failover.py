@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
+from access.addresses import parse_endpoint
 from access.unanswered import gives_reasons, is_silent, is_unanswered
 from planner.client.interruption import interruptible, one_answer, pause
 from planner.client.status import reason_of
@@ -208,9 +209,9 @@ class _Responses:
 
 
 def _is_listening(address: str) -> bool:
-    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_SECONDS).close()
+        endpoint = parse_endpoint(address)
+        socket.create_connection((endpoint.host, endpoint.port), timeout=PROBE_SECONDS).close()
     except (OSError, ValueError):
         return False
     return True

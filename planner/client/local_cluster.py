@@ -15,9 +15,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
+from access.addresses import parse_endpoint
 from planner.errors import Unavailable
 
 # A busy machine takes minutes to import what a service needs; a service that dies is noticed at once.
@@ -213,11 +215,11 @@ def _kept_port(listen: str) -> Iterator[str]:
 
     An address that cannot be had is left to the service, which says so.
     """
-    host, _, port = listen.rpartition(":")
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as holder:
-        if port == "0":
+    endpoint = parse_endpoint(listen)
+    with socket.socket(socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET) as holder:
+        if endpoint.port == 0:
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
-                holder.bind((host.strip("[]"), 0))
-                listen = f"{host}:{holder.getsockname()[1]}"
-        yield listen
+                holder.bind((endpoint.host, 0))
+                endpoint = replace(endpoint, port=holder.getsockname()[1])
+        yield str(endpoint)

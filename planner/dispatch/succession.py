@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 
+from access.addresses import parse_endpoint
 from planner.dispatch.daemon_client import UNREACHABLE, DaemonCallFailed, DaemonClient
 from planner.store.deployment_records import Failure, StagePlacement
 
@@ -57,11 +58,11 @@ def failure_of_end(placement: StagePlacement) -> Failure:
 
 async def _is_refused(address: str) -> bool:
     """By each of the addresses that the host's name has. Raises OSError where one cannot be reached."""
-    host, _, port = address.rpartition(":")
-    resolved = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-    for *_, endpoint in resolved:
+    endpoint = parse_endpoint(address)
+    resolved = await asyncio.get_running_loop().getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    for *_, one in resolved:
         try:
-            _, writer = await asyncio.open_connection(*endpoint[:2])
+            _, writer = await asyncio.open_connection(*one[:2])
         except ConnectionRefusedError:
             continue
         writer.close()

@@ -23,7 +23,15 @@ from pathlib import Path
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from planner.errors import FULL_DISK_RETRY_SECONDS, Corrupt, InvalidArgument, NotFound, ResourceExhausted, WrongOffset
+from planner.errors import (
+    FULL_DISK_RETRY_SECONDS,
+    Corrupt,
+    InvalidArgument,
+    NotFound,
+    PlannerError,
+    ResourceExhausted,
+    WrongOffset,
+)
 from planner.redaction import without_secrets
 
 CHUNK_BYTES = 1 << 20
@@ -38,10 +46,9 @@ class BlobStore:
     """`url` is anything that fsspec knows (file:///..., s3://...); `staging` is a local folder."""
 
     def __init__(self, url: str, staging: Path, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
-        try:
+        self._url = url
+        with self._usable():
             self._files, self._root = fsspec.core.url_to_fs(url)
-        except (ValueError, ImportError) as error:
-            raise InvalidArgument(without_secrets(f"blob URL {url!r} cannot be used: {error}")) from None
         self._staging = staging
         self._max_bytes = max_bytes
         with _space_errors():
@@ -193,10 +200,21 @@ class BlobStore:
 
     def use_for(self, database_id: str) -> None:
         """Writes down that this database refers to the blobs: no other may collect them."""
-        with _space_errors():
+        with self._usable(), _space_errors():
             folder = f"{self._root}/{DATABASES}"
             self._files.makedirs(folder, exist_ok=True)
             self._files.pipe_file(f"{folder}/{database_id}", b"")
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        """Raises InvalidArgument where it is not. What a bucket's library raises then is of any kind."""
+        try:
+            yield
+        except PlannerError:
+            raise
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            raise InvalidArgument(without_secrets(f"blob URL {self._url!r} cannot be used: {reason}")) from error
 
     def databases(self) -> tuple[str, ...]:
         """Those that were written down, in order."""

@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 import structlog
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 from sqlalchemy import Connection, event
 from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
+    DBAPIError,
     InterfaceError,
     InternalError,
     InvalidatePoolError,
@@ -32,6 +34,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, QueuePoo
 from planner.errors import (
     FULL_DISK_RETRY_SECONDS,
     AwayForNow,
+    Conflict,
     InvalidArgument,
     NotLeading,
     PlannerError,
@@ -89,10 +92,8 @@ class Database:
 
     @property
     def file(self) -> Path | None:
-        """None unless it is SQLite on the disk."""
-        name = self.url.database
-        on_disk = self.url.get_backend_name() == "sqlite" and name and name != ":memory:"
-        return Path(name).absolute() if name and on_disk else None
+        """None unless it is SQLite."""
+        return None if self.is_shared or self.url.database is None else Path(self.url.database).absolute()
 
     @property
     def is_shared(self) -> bool:
@@ -146,9 +147,21 @@ class Database:
             pause_seconds = min(2 * pause_seconds, MOST_PAUSE_SECONDS)
 
     async def migrate(self) -> None:
-        """Brings the schema to the newest revision; does nothing where it is there already."""
-        async with self._engine.begin() as connection:
-            await connection.run_sync(_upgrade)
+        """Brings the schema to the newest revision; does nothing where it is there already.
+
+        Raises Unavailable where it is no database, or none that answers, Conflict where a newer planner migrated it.
+        """
+        named = self.url.set(drivername=self.url.get_backend_name()).render_as_string()
+        try:
+            async with self._engine.begin() as connection:
+                await connection.run_sync(_upgrade)
+        except DBAPIError as error:
+            raise Unavailable(f"cannot use the database {named}: {str(error.orig).strip()}") from error
+        except CommandError as error:
+            raise Conflict(
+                f"a newer planner-server has migrated the database {named} ({error}): run that one, or restore a "
+                "backup from before"
+            ) from error
 
     async def close(self) -> None:
         """Refuses new transactions, lets those under way end, then lets go of the connections.
@@ -196,6 +209,10 @@ def parse_url(text: str) -> URL:
     backend = url.get_backend_name()
     if backend not in DRIVERS:
         raise InvalidArgument(f"database {backend!r} is not known; use sqlite or postgresql")
+    if backend == "sqlite" and url.database in (None, "", ":memory:"):
+        raise InvalidArgument(
+            f"database URL {text!r} names no file, and a planner keeps what it is given; write sqlite:////path/to/file"
+        )
     return url.set(drivername=DRIVERS[backend])
 
 
@@ -204,7 +221,7 @@ def _engine(url: URL) -> AsyncEngine:
         engine = _postgresql_engine(url)
         event.listen(engine.sync_engine, "handle_error", _leave_standby)
         return engine
-    if url.database and url.database != ":memory:":
+    if url.database:
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     # What requests hold is nobody's business who reads the log.
     options = {"timeout": BUSY_SECONDS}

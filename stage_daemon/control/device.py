@@ -10,9 +10,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
+from stage_daemon.container import memory_limit_bytes, memory_room_bytes
 from stage_daemon.errors import Unavailable
 from stage_daemon.worker.shared_cores import workers_share_cores
 
+MEMINFO = Path("/proc/meminfo")
 PROBE_SECONDS = 60.0
 MEBIBYTE = 1 << 20
 # What CUDA's context and libraries take of a GPU before a worker's first tensor.
@@ -21,6 +25,8 @@ _PROBE = (
     "import torch, sys; p = torch.cuda.get_device_properties(int(sys.argv[1])); "
     "print(p.name, p.total_memory // 2**20, f'GPU-{p.uuid}', sep=', ')"
 )
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +50,8 @@ def find_device(
     """What is given is taken as it is, the rest is found out. Raises Unavailable where there is no such GPU."""
     host = host_name()
     if gpu_index is None:
+        has_bytes = min(filter(None, (_of_meminfo("MemTotal", MEMINFO), memory_limit_bytes())), default=None)
+        _warn_beyond(memory_bytes, has_bytes)
         return LocalDevice(
             id=device_id or f"{host}/cpu0",
             kind=kind or "cpu",
@@ -53,6 +61,7 @@ def find_device(
             shares_cores=workers_share_cores(),
         )
     name, total_bytes, uuid = _probe_gpu(gpu_index)
+    _warn_beyond(memory_bytes, total_bytes)
     return LocalDevice(
         id=device_id or f"{host}/gpu{gpu_index}",
         kind=kind or gpu_kind(name),
@@ -60,6 +69,12 @@ def find_device(
         memory_bytes=memory_bytes or max(MEBIBYTE, total_bytes - CONTEXT_BYTES),
         torch_device=f"cuda:{uuid}",
     )
+
+
+def _warn_beyond(memory_bytes: int | None, has_bytes: int | None) -> None:
+    if memory_bytes and has_bytes and memory_bytes > has_bytes:
+        text = "--memory is more than the device has: plans will fill what is not there"
+        log.warning(text, memory_bytes=memory_bytes, has_bytes=has_bytes)
 
 
 def host_name(interfaces: Path = Path("/sys/class/net")) -> str:
@@ -74,12 +89,17 @@ def host_name(interfaces: Path = Path("/sys/class/net")) -> str:
     return f"{name}-{hashlib.sha256(' '.join(addresses).encode()).hexdigest()[:6]}" if addresses else name
 
 
-def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Bytes that processes can take without swapping."""
-    match = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo.read_text(), re.MULTILINE)
-    if match is None:
+def available_memory_bytes(meminfo: Path = MEMINFO) -> int:
+    """Bytes that processes can take without swapping, nor beyond their container's limit."""
+    available, room = _of_meminfo("MemAvailable", meminfo), memory_room_bytes()
+    if available is None:
         raise Unavailable(f"{meminfo} does not say MemAvailable; give --memory")
-    return int(match.group(1)) * 1024
+    return available if room is None else max(1, min(available, room))
+
+
+def _of_meminfo(name: str, meminfo: Path) -> int | None:
+    match = re.search(rf"^{name}:\s+(\d+) kB$", meminfo.read_text(), re.MULTILINE)
+    return int(match.group(1)) * 1024 if match else None
 
 
 def gpu_kind(name: str) -> str:

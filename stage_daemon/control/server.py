@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from dataclasses import replace
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from access.channels import TAKES_KEEPALIVE, server_credentials, server_options
+from access.addresses import Endpoint, parse_endpoint
+from access.channels import TAKES_KEEPALIVE, bind, server_options
+from access.errors import CannotListen
 from access.files import WatchedCredentials
 from access.large_answers import LargeAnswersInterceptor
 from access.metrics import ServiceMetrics
@@ -31,33 +33,12 @@ SERVICE_NAME = stage_daemon_pb2.DESCRIPTOR.services_by_name["StageDaemonService"
 _EVERYWHERE = frozenset({"0.0.0.0", "::", ""})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """Where others reach the daemon."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_endpoint(text: str, default_port: int = 0) -> Endpoint:
-    """Raises InvalidRequest."""
-    host, separator, port = text.rpartition(":")
-    if not separator or text.endswith("]"):
-        host, port = text, str(default_port)
-    if not port.isdecimal() or int(port) > 65535:
-        raise InvalidRequest(f"address {text!r} has no port from 0 to 65535; write host:port")
-    return Endpoint(host=host.strip("[]"), port=int(port))
-
-
-def advertised(advertise: str, listen: Endpoint, port: int) -> Endpoint:
+def advertised(advertise: str, bound: Endpoint) -> Endpoint:
     """What was asked for, else where it listens; a daemon that listens everywhere is known by its host's name."""
     if advertise:
-        endpoint = parse_endpoint(advertise, port)
-        return endpoint if endpoint.port else Endpoint(host=endpoint.host, port=port)
-    return Endpoint(host=socket.gethostname() if listen.host in _EVERYWHERE else listen.host, port=port)
+        endpoint = parse_endpoint(advertise, bound.port)
+        return endpoint if endpoint.port else replace(endpoint, port=bound.port)
+    return replace(bound, host=socket.gethostname()) if bound.host in _EVERYWHERE else bound
 
 
 class DaemonServer:
@@ -90,15 +71,10 @@ class DaemonServer:
         if credentials is not None:
             interceptors.append(CallerInterceptor(planner_identity, credentials))
         self._server = grpc.aio.server(interceptors=interceptors, options=options)
-        endpoint = parse_endpoint(listen)
         try:
-            if credentials is None:
-                port = self._server.add_insecure_port(str(endpoint))
-            else:
-                port = self._server.add_secure_port(str(endpoint), server_credentials(credentials))
-        except RuntimeError as error:
-            raise Unavailable(f"cannot listen on {listen}: {error}; take a free port, or port 0") from None
-        self.endpoint = advertised(advertise, endpoint, port)
+            self.endpoint = advertised(advertise, bind(self._server, parse_endpoint(listen, 0), credentials))
+        except CannotListen as error:
+            raise Unavailable(error.message) from None
         callers = CallersSessions(max_sessions_per_caller)
         service = StageDaemonService(supervisor, self.endpoint.host, callers)
         stage_daemon_pb2_grpc.add_StageDaemonServiceServicer_to_server(service, self._server)

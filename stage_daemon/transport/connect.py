@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import PrefixStore, Store
 
+from access.addresses import parse_endpoint
 from access.host import host_identity
 from access.streams import StreamTls
 from access.tickets import purpose_key
@@ -110,19 +111,16 @@ def _is_local(edge: Edge) -> bool:
 
 
 def _meet(meeting: Meeting) -> Store:
-    host, port = _split(meeting.address)
+    endpoint = parse_endpoint(meeting.address)
     try:
-        return MeetingStore(host, port, purpose_key(meeting.secret, "rendezvous"), meeting.deadline_seconds)
+        return MeetingStore(
+            endpoint.host, endpoint.port, purpose_key(meeting.secret, "rendezvous"), meeting.deadline_seconds
+        )
     except (WaitTimedOut, PeerGone) as error:
         raise Unavailable(
             f"no rendezvous at {meeting.address} within {meeting.deadline_seconds:g} s: {error}",
             address=meeting.address,
         ) from None
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def _open_end(end: End, store: Store, meeting: Meeting, limit: float) -> tuple[Link, Lifeline]:
@@ -196,7 +194,7 @@ def _connect(end: End, store: Store, meeting: Meeting, limit: float, same_host: 
     if end.is_source:
         listening = _read(store, "listening", limit)
         return connect(listening["address"], listening["token"], remaining, meeting.tls)
-    tcp_host = None if same_host else local_address_towards(*_split(meeting.address))
+    tcp_host = None if same_host else local_address_towards(parse_endpoint(meeting.address))
     with Listener(tcp_host, meeting.tls) as listener:
         store.set("listening", json.dumps({"address": listener.address, "token": listener.token}))
         return listener.accept(remaining)

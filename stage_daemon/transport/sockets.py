@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from access.addresses import Endpoint
 from access.streams import StreamTls
 from stage_daemon.transport.encrypted import EncryptedConnection
 from stage_daemon.transport.pipe import PeerGone, WaitTimedOut
@@ -35,9 +36,9 @@ class Sockets:
     life: Connection
 
 
-def local_address_towards(host: str, port: int) -> str:
+def local_address_towards(endpoint: Endpoint) -> str:
     """The address of this host on the way to another: what peers that meet there can reach too."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    family, kind, protocol, _, address = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         # A datagram socket's connect sends nothing; it only picks the route.
         probe.connect(address)

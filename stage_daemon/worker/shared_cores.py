@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+
+from stage_daemon.container import cpu_quota
 
 # Whoever sets one of these has shared the cores out.
 SHARED_OUT_BY = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -17,7 +20,13 @@ def room_for_neighbours(num_threads: int) -> int:
     """How many more processes of `num_threads` each, or where that is 0 of as many as the environment says, the host
     has cores for. None where one takes all cores by itself."""
     threads = num_threads or _threads_shared_out()
-    return max(0, len(os.sched_getaffinity(0)) // threads - 1) if threads else 0
+    return max(0, min(len(os.sched_getaffinity(0)), most_cores()) // threads - 1) if threads else 0
+
+
+def most_cores() -> int:
+    """How many the process may keep busy: fewer than the host has where its container has a quota."""
+    quota = cpu_quota()
+    return max(1, int(quota)) if quota is not None else sys.maxsize
 
 
 def _threads_shared_out() -> int:

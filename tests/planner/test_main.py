@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
+import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -83,21 +86,69 @@ async def test_a_signal_ends_it_even_where_it_was_ignored(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "status", "told"),
     [
-        (["--database-url", "mysql://x/y"], "mysql"),
-        (["--listen", "127.0.0.1:none"], "cannot listen on 127.0.0.1:none"),
-        (["--metrics-listen", "127.0.0.1:none"], "host:port"),
-        (["--listen", "0.0.0.0:0"], "--insecure-plaintext-beyond-loopback"),
+        (["--database-url", "mysql://x/y"], 1, "mysql"),
+        (["--database-url", "sqlite://"], 1, "'sqlite://' names no file"),
+        (["--database-url", "sqlite:///{folder}/text"], 1, "database sqlite:///{folder}/text: file is not a database"),
+        (["--database-url", "sqlite:///{folder}"], 1, "database sqlite:///{folder}: unable to open database file"),
+        (["--data-dir", "{folder}/text"], 1, "data folder {folder}/text cannot be made: File exists"),
+        (["--blob-url", "file://{folder}/text/in"], 1, "blob URL 'file://{folder}/text/in' cannot be used: "),
+        (["--listen", "127.0.0.1:none"], 2, "--listen: address '127.0.0.1:none': needs host:port"),
+        (["--listen", "127.0.0.1:65536"], 2, "with a port up to 65535"),
+        (["--listen", "127.0.0.1"], 2, "--listen: address '127.0.0.1': needs host:port"),
+        (["--listen", ""], 2, "--listen: address '': needs host:port"),
+        (["--metrics-listen", "127.0.0.1:none"], 2, "--metrics-listen: address '127.0.0.1:none': needs host:port"),
+        (["--listen", "0.0.0.0:0"], 1, "--insecure-plaintext-beyond-loopback"),
     ],
 )
 def test_what_keeps_it_from_starting_ends_with_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], program_in_this_process: None, arguments: list[str], told: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    program_in_this_process: None,
+    arguments: list[str],
+    status: int,
+    told: str,
 ) -> None:
-    assert main(["--listen", "127.0.0.1:0", "--data-dir", str(tmp_path), *arguments]) == 1
+    (tmp_path / "text").write_text("no database, and no folder")
+    arguments = [argument.format(folder=tmp_path) for argument in arguments]
+    assert main(["--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data"), *arguments]) == status
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("planner-server: ")
-    assert told in line
+    assert told.format(folder=tmp_path) in line
+
+
+def test_a_setting_of_the_environment_alone_is_called_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PLANNER_CLAIM_SECONDS", "soon")
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("planner-server: PLANNER_CLAIM_SECONDS: ")
+
+
+def test_a_database_of_a_newer_planner_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], program_in_this_process: None
+) -> None:
+    path = tmp_path / "planner.db"
+    with contextlib.closing(sqlite3.connect(path)) as newer:
+        newer.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        newer.execute("INSERT INTO alembic_version VALUES ('9999')")
+        newer.commit()
+    assert main(["--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)]) == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"planner-server: a newer planner-server has migrated the database sqlite:///{path} (")
+    assert "'9999'" in line
+    with contextlib.closing(sqlite3.connect(path)) as newer:
+        assert newer.execute("SELECT name FROM sqlite_master").fetchall() == [("alembic_version",)]
+        assert newer.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
+
+
+def test_a_misspelt_variable_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANNER_LEESE_SECONDS", "1")
+    with running(tmp_path, "--log-format", "json") as (process, _):
+        assert process.stderr is not None
+        logged = json.loads(process.stderr.readline())
+    assert (logged["variable"], logged["meant"]) == ("PLANNER_LEESE_SECONDS", "PLANNER_LEASE_SECONDS")
 
 
 def test_a_killed_server_leaves_a_plan_and_an_upload_that_the_next_one_goes_on_with(

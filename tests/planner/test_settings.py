@@ -88,9 +88,9 @@ def test_the_defaults_that_the_command_line_tells_are_those_of_the_settings() ->
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--plan-workers", "many"], "plan_workers"),
-        (["--lease-seconds", "0"], "lease_seconds"),
-        (["--log-format", "xml"], "log_format"),
+        (["--plan-workers", "many"], "--plan-workers"),
+        (["--lease-seconds", "0"], "--lease-seconds"),
+        (["--log-format", "xml"], "--log-format"),
     ],
 )
 def test_settings_that_cannot_be_end_with_two_and_say_which(
@@ -125,7 +125,7 @@ def test_rates_of_other_graphs_are_not_taken_unless_told(monkeypatch: pytest.Mon
 
 def test_an_unknown_source_of_rates_is_refused_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--rates-from", "hearsay"]) == 2
-    assert "planner-server: rates_from: Input should be 'own' or 'newest'" in capsys.readouterr().err
+    assert "planner-server: --rates-from: Input should be 'own' or 'newest'" in capsys.readouterr().err
 
 
 def test_every_option_of_the_command_line_is_a_setting() -> None:

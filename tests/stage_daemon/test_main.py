@@ -142,7 +142,9 @@ async def test_a_planner_that_never_takes_it_ends_it(signals: None) -> None:
 async def test_an_address_that_is_taken_is_named(signals: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(Unavailable, match=f"cannot listen on {address}: .*; take a free port, or port 0"):
+        with pytest.raises(
+            Unavailable, match=f"cannot listen on {address}: it is in use or not of this machine; .*, or port 0"
+        ):
             await serve(settings("127.0.0.1:1", listen=address))
 
 
@@ -165,11 +167,14 @@ def test_what_cannot_start_says_why_and_ends_with_1(
 
 
 def test_options_that_make_no_sense_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--device", "cpu", "--memory", "lots", "--drain-seconds", "-1"]) == 2
+    arguments = ["--planner", "here", "--listen", "x:65536", "--advertise", "a b", "--metrics-listen", "127.0.0.1"]
+    assert main(["--device", "cpu", "--memory", "lots", "--drain-seconds", "-1", *arguments]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2
-    assert lines[0].startswith("stage-daemon: --memory: ")
-    assert lines[1].startswith("stage-daemon: --drain-seconds: ")
+    told = [line.removeprefix("stage-daemon: ").split(": ")[:2] for line in lines]
+    assert sorted(option for option, _ in told) == sorted(["--memory", "--drain-seconds", *arguments[::2]])
+    assert {option: text for option, text in told if text.startswith("address")} == {
+        option: f"address {text!r}" for option, text in zip(arguments[::2], arguments[1::2], strict=True)
+    }
 
 
 def test_help_tells_every_setting_and_its_variable(capsys: pytest.CaptureFixture[str]) -> None:

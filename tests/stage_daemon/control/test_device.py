@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import structlog
 
 from stage_daemon.control import device
 from stage_daemon.control.device import available_memory_bytes, find_device, gpu_kind, host_name
@@ -66,6 +67,26 @@ def test_memory_that_the_kernel_does_not_tell_is_asked_for(tmp_path: Path) -> No
         available_memory_bytes(meminfo)
 
 
+def test_a_containers_limit_leaves_less_than_its_host_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemAvailable:   40 kB\n")
+    for room, available in ((50_000, 40 * 1024), (3_000, 3_000), (0, 1)):
+        monkeypatch.setattr(device, "memory_room_bytes", lambda room=room: room)
+        assert available_memory_bytes(meminfo) == available
+
+
+def test_more_memory_than_there_is_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "memory_limit_bytes", lambda: 1000)
+    with structlog.testing.capture_logs() as logged:
+        find_device(gpu_index=None, memory_bytes=1000)
+        find_device(gpu_index=None)
+    assert logged == []
+    with structlog.testing.capture_logs() as logged:
+        assert find_device(gpu_index=None, memory_bytes=1001).memory_bytes == 1001
+    [warning] = logged
+    assert (warning["log_level"], warning["memory_bytes"], warning["has_bytes"]) == ("warning", 1001, 1000)
+
+
 def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Puts one in the path that answers by the script; torch's own answer is that there is none."""
     program = folder / "nvidia-smi"
@@ -85,8 +106,12 @@ def test_a_gpu_is_what_nvidia_smi_says(tmp_path: Path, monkeypatch: pytest.Monke
     assert (device.kind, device.torch_device) == ("h200", "cuda:GPU-5b6e-11")
     # A gibibyte of it is CUDA's own.
     assert device.memory_bytes == (143771 - 1024) * 2**20
-    named = find_device(gpu_index=3, device_id="rack/gpu7", kind="big", memory_bytes=5)
-    assert (named.id, named.kind, named.memory_bytes) == ("rack/gpu7", "big", 5)
+    with structlog.testing.capture_logs() as logged:
+        named = find_device(gpu_index=3, device_id="rack/gpu7", kind="big", memory_bytes=5)
+    assert (named.id, named.kind, named.memory_bytes, logged) == ("rack/gpu7", "big", 5, [])
+    with structlog.testing.capture_logs() as logged:
+        find_device(gpu_index=3, memory_bytes=143772 * 2**20)
+    assert [warning["has_bytes"] for warning in logged] == [143771 * 2**20]
 
 
 @pytest.mark.services

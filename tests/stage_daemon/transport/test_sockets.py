@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from access.addresses import Endpoint
 from stage_daemon.transport.pipe import PeerGone, WaitTimedOut
 from stage_daemon.transport.sockets import Listener, Sockets, connect, local_address_towards
 from tests.waiting import WAIT_SECONDS
@@ -103,4 +104,4 @@ def test_a_peer_that_does_not_answer() -> None:
 
 
 def test_this_host_is_reached_by_its_own_address() -> None:
-    assert local_address_towards("127.0.0.1", 1) == "127.0.0.1"
+    assert local_address_towards(Endpoint(host="127.0.0.1", port=1)) == "127.0.0.1"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from stage_daemon.worker import shared_cores
 from stage_daemon.worker.shared_cores import SHARED_OUT_BY, room_for_neighbours
 from stage_daemon.worker.threads import use_threads
 
@@ -39,6 +40,27 @@ def test_workers_of_a_host_share_its_cores_unless_told_otherwise(setting: int, w
     lane.start()
     lane.join()
     assert counts == [used]
+
+
+@pytest.mark.parametrize(
+    ("quota", "workers_on_host", "used"),
+    [(4.0, 1, 4), (4.9, 0, 4), (4.0, 2, 2), (0.5, 1, 1), (8.0, 1, OF_HOST), (8.0, 3, 2), (2.0, 4, 1)],
+)
+def test_a_container_keeps_no_more_cores_busy_than_its_quota(
+    monkeypatch: pytest.MonkeyPatch, quota: float, workers_on_host: int, used: int
+) -> None:
+    monkeypatch.setattr(shared_cores, "cpu_quota", lambda: quota)
+    use_threads(CPU, 0, workers_on_host)
+    assert torch.get_num_threads() == used
+    use_threads(CPU, 5, workers_on_host)
+    assert torch.get_num_threads() == 5
+
+
+def test_a_quota_leaves_neighbours_less_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(OF_HOST))
+    for quota, room in ((6.0, 2), (4.0, 1), (2.5, 0)):
+        monkeypatch.setattr(shared_cores, "cpu_quota", lambda quota=quota: quota)
+        assert room_for_neighbours(2) == room
 
 
 @pytest.mark.parametrize("name", SHARED_OUT_BY)
