@@ -9,12 +9,13 @@ import pytest
 
 from planner.partition.assignment import contiguous
 from planner.partition.evaluate import evaluate
-from planner.partition.modes.optimal import optimal
+from planner.partition.modes.optimal import CONTIGUOUS, optimal
 from planner.partition.objective import NAMED_SCHEDULES, Objective, PipelineSchedule, Training
 from planner.partition.ordered import cut_moves_kernel as kernel
 from planner.partition.ordered.cut_moves import layout_of, line_of, scratch_of, with_cuts_moved
 from planner.partition.ordered.positions import allowed_positions
 from planner.partition.out_of_time import never
+from planner.partition.portfolio.moved_cuts import offer_moved_cuts
 from planner.partition.problem import PartitionProblem
 from planner.partition.request import Request
 from planner.partition.score import score
@@ -162,6 +163,15 @@ def test_the_last_stages_do_least_where_microbatches_are_few() -> None:
     sizes = np.bincount(plan.stage_of_node)
     assert sizes[-1] < 12 < sizes[0]
     assert score(one, plan, STEP).value < 0.96 * 3 * 96 * 11 / 8
+
+
+def test_no_other_search_of_a_step_comes_as_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, request = drawn(1, 96, 8), Request(mode="optimal", objective=STEP, effort=0.1)
+    plan = optimal(one, request)
+    others = tuple(search for search in CONTIGUOUS if search.run is not offer_moved_cuts)
+    assert len(others) == len(CONTIGUOUS) - 1
+    monkeypatch.setattr("planner.partition.modes.optimal.CONTIGUOUS", others)
+    assert score(one, plan, STEP).value < 0.98 * score(one, optimal(one, request), STEP).value
 
 
 def test_a_clock_that_is_over_leaves_all_as_it_is() -> None:
