@@ -12,6 +12,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from planner.errors import OptionsError
 
+MOST_INTEGER = (1 << 63) - 1
+
 
 def check_declared(options: Any, where: str) -> None:
     """Raises OptionsError for the first field of a dataclass that holds something else."""
@@ -19,6 +21,8 @@ def check_declared(options: Any, where: str) -> None:
         value = getattr(options, name)
         if not _fits(value, declared):
             raise OptionsError(f"{where}.{name} is {value!r:.80}, needs {_words(declared)}")
+        if not _can_be_sent(value):
+            raise OptionsError(f"{where}.{name} is {value!r:.80}, needs integers of at most 64 bits, and text of UTF-8")
 
 
 @cache
@@ -40,6 +44,23 @@ def _fits(value: Any, declared: Any) -> bool:
     if declared is int or declared is float:
         return isinstance(value, Integral if declared is int else Real) and not isinstance(value, bool)
     return isinstance(value, declared)
+
+
+def _can_be_sent(value: Any) -> bool:
+    """Other numbers are looked at by what their field means."""
+    if isinstance(value, tuple):
+        return all(map(_can_be_sent, value))
+    if isinstance(value, str):
+        return value.isascii() or _is_utf8(value)
+    return not isinstance(value, Integral) or -MOST_INTEGER <= int(value) <= MOST_INTEGER
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _words(declared: Any) -> str:

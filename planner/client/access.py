@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from planner.client.arguments import checks_arguments
 from planner.client.connection import Connection
-from planner.client.ids import checks_ids
 from planner.client.records import AuditEntry, TokenRecord
 from planner.errors import Unavailable
 from protos.v1 import access_pb2
@@ -21,7 +21,7 @@ RENEW_SECONDS = 1.0
 ASK_AGAIN = timedelta(seconds=10)
 
 
-@checks_ids
+@checks_arguments
 class AccessCalls:
     _connection: Connection
 

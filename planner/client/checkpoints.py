@@ -13,9 +13,9 @@ from datetime import datetime
 from itertools import chain
 from pathlib import Path
 
+from planner.client.arguments import checks_arguments
 from planner.client.connection import Connection
 from planner.client.graphs import GraphCalls
-from planner.client.ids import checks_ids
 from planner.client.request_ids import new_request_id
 from planner.client.weight_layout import INDEX_FILE, safetensors_header
 from planner.errors import Conflict, Corrupt, NotFound
@@ -33,7 +33,7 @@ _OTHERS_FILE = "model-others.safetensors"
 _UNFINISHED = ".unfinished-"
 
 
-@checks_ids
+@checks_arguments
 class CheckpointCalls(GraphCalls):
     _connection: Connection
 

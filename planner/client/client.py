@@ -10,6 +10,7 @@ from access.addresses import check_targets
 from access.errors import WrongAddress
 from access.files import TlsFiles
 from planner.client.access import AccessCalls
+from planner.client.arguments import check_number
 from planner.client.connection import Connection
 from planner.client.deployments import DeploymentCalls
 from planner.client.failover import DEFAULT_RESTART_SECONDS, Restarts, log
@@ -20,6 +21,9 @@ from planner.client.profiles import ProfileCalls
 from planner.errors import InvalidArgument
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
+MIN_TIMEOUT_SECONDS = 1e-3
+# A year: beyond some centuries gRPC takes a call's time for over.
+MAX_SECONDS = 31_536_000.0
 
 
 class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, AccessCalls, NotPickled):
@@ -47,6 +51,8 @@ class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, Ac
         on_away: Callable[[str], None] = log.warning,
     ) -> None:
         self.address = _checked(address)
+        _check_seconds("timeout_seconds", timeout_seconds, least=MIN_TIMEOUT_SECONDS)
+        _check_seconds("restart_seconds", restart_seconds, least=0)
         self._connection = Connection(
             self.address,
             timeout_seconds=timeout_seconds,
@@ -79,3 +85,9 @@ def _checked(address: str | Sequence[str]) -> str:
     except WrongAddress as error:
         raise InvalidArgument(error.message) from None
     return joined
+
+
+def _check_seconds(name: str, value: float, least: float) -> None:
+    check_number(name, value)
+    if not least <= value <= MAX_SECONDS:
+        raise InvalidArgument(f"{name} is {value!r:.80}, needs seconds from {least:g} to {MAX_SECONDS:.0f}")

@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from planner.client.access import TicketHolder
+from planner.client.arguments import checks_arguments
 from planner.client.checkpoints import CheckpointCalls
 from planner.client.connection import Connection
-from planner.client.ids import checks_ids
 from planner.client.interruption import pause
 from planner.client.messages import (
     deployment_event_from_proto,
@@ -47,7 +47,7 @@ RECOVERY_POLL_SECONDS = 0.1
 OnEvent = Callable[[DeploymentEvent], None]
 
 
-@checks_ids
+@checks_arguments
 class DeploymentCalls(CheckpointCalls):
     _connection: Connection
 

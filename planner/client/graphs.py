@@ -8,10 +8,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from planner.client.arguments import checks_arguments
 from planner.client.connection import Connection
 from planner.client.export import ExportedCheckpoint, ExportedModel, read_exported
 from planner.client.export.exported_model import DEFAULT_MAX_FILE_BYTES
-from planner.client.ids import checks_ids
 from planner.client.messages import graph_record_from_proto
 from planner.client.records import CollectedBlobs, GraphRecord
 from planner.client.request_ids import new_request_id
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 COLLECT_SECONDS = 3600.0
 
 
-@checks_ids
+@checks_arguments
 class GraphCalls:
     _connection: Connection
 

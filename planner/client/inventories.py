@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
+from planner.client.arguments import checks_arguments
 from planner.client.connection import Connection
-from planner.client.ids import checks_ids
 from planner.client.messages import inventory_record_from_proto, registered_device_from_proto
 from planner.client.records import InventoryRecord, RegisteredDevice
 from planner.client.request_ids import new_request_id
@@ -15,7 +15,7 @@ from planner.wire.inventory import inventory_to_proto
 from protos.v1 import planner_pb2
 
 
-@checks_ids
+@checks_arguments
 class InventoryCalls:
     _connection: Connection
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 
+from planner.client.arguments import checks_arguments
 from planner.client.connection import Connection
-from planner.client.ids import checks_ids
 from planner.client.interruption import Interrupted, pause, uninterrupted
 from planner.client.messages import (
     failure_from_proto,
@@ -96,7 +96,7 @@ class PlanOperation:
         return stored_plan_from_proto(self._connection.call(self._connection.stub.GetPlan, request))
 
 
-@checks_ids
+@checks_arguments
 class PlanCalls:
     _connection: Connection
 

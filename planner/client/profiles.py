@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
 
+from planner.client.arguments import checks_arguments
 from planner.client.connection import Connection
-from planner.client.ids import checks_ids
 from planner.client.messages import (
     profile_from_proto,
     profile_progress_from_proto,
@@ -30,7 +30,7 @@ IMPORT_SECONDS = 300.0
 Costs = tuple[tuple[MeasuredTimes, ...], tuple[Calibration, ...]]
 
 
-@checks_ids
+@checks_arguments
 class ProfileCalls:
     _connection: Connection
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from numbers import Integral
 
 from planner.errors import InventoryError
 
@@ -44,10 +45,14 @@ class Device:
         if not self.id:
             raise InventoryError("a device has no id; give each device a unique one")
         for name, text in (("id", self.id), ("kind", self.kind), ("host", self.host)):
+            if not isinstance(text, str):
+                raise InventoryError(f"device {self.id!r:.40}: its {name} is {text!r:.40}, needs str")
             if len(text) > MAX_TEXT_CHARACTERS or not text.isprintable():
                 raise InventoryError(
                     f"device {self.id[:40]!r}: its {name} needs at most {MAX_TEXT_CHARACTERS} printable characters"
                 )
+        if not isinstance(self.memory_bytes, Integral):
+            raise InventoryError(f"device {self.id!r}: memory_bytes is {self.memory_bytes!r:.40}, needs int")
         if self.memory_bytes <= 0:
             raise InventoryError(f"device {self.id!r}: memory_bytes is {self.memory_bytes}, needs more than 0")
         if self.memory_bytes > MAX_MEMORY_BYTES:

@@ -26,6 +26,7 @@ or a list of them (several kinds, several dimensions).
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ from planner.errors import InvalidArgument
 from planner.graph.saved import Saved
 
 MAX_NODE = 1 << 40
+MOST_INTEGER = (1 << 63) - 1
 # A field of an entry that may be left out.
 BACKWARD = "backward_seconds"
 # Both or neither, beside it: the same pass in two.
@@ -209,8 +211,8 @@ def _all(where: str, content: object, names: Sequence[str]) -> Mapping[str, Any]
 
 
 def _seconds(where: str, content: object) -> float:
-    if isinstance(content, bool) or not isinstance(content, (int, float)) or not 0 <= content < float("inf"):
-        raise InvalidArgument(f"{where} is {str(content)[:40]}, needs a finite number from 0")
+    if isinstance(content, bool) or not isinstance(content, (int, float)) or not 0 <= content <= sys.float_info.max:
+        raise InvalidArgument(f"{where} is {content!r:.40}, needs a finite number from 0")
     return float(content)
 
 
@@ -220,8 +222,8 @@ def _symbols(where: str, content: object) -> Mapping[str, int]:
 
 
 def _integer(where: str, content: object) -> int:
-    if isinstance(content, bool) or not isinstance(content, int):
-        raise InvalidArgument(f"{where} is {str(content)[:40]}, needs an integer")
+    if isinstance(content, bool) or not isinstance(content, int) or not -MOST_INTEGER <= content <= MOST_INTEGER:
+        raise InvalidArgument(f"{where} is {content!r:.40}, needs an integer of at most 64 bits")
     return content
 
 

@@ -33,6 +33,13 @@ from planner.plan.options import CutMode, OptimalMode, PlanOptions, ShapeBucket
         (lambda: OptimalMode(num_stages=True), r"options.optimal.num_stages is True, needs int"),
         (lambda: OptimalMode(num_stages=-1), r"options.optimal.num_stages is -1, needs 0 to 100000"),
         (lambda: OptimalMode(effort="1"), r"options.optimal.effort is '1', needs float"),
+        (
+            lambda: OptimalMode(num_stages=2**63),
+            "options.optimal.num_stages is 9223.*, needs integers of at",
+        ),
+        (lambda: OptimalMode(effort=10**400), "options.optimal.effort is 1000.*, needs integers of at most 64 bits"),
+        (lambda: PlanOptions(symbol_values=(("rows", -(2**63)),)), "options.symbol_values is .*, needs integers of at"),
+        (lambda: PlanOptions(symbol_values=(("\udcff", 1),)), "options.symbol_values is .*, and text of UTF-8"),
         (lambda: Training(microbatches="8"), r"training.microbatches is '8', needs int"),
         (lambda: ShapeBucket(symbol_values=(), weight=None), r"shape bucket.weight is None, needs float"),
     ],
