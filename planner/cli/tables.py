@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -21,13 +22,15 @@ from planner.client.records import (
     StoredPlan,
     TokenRecord,
 )
-from planner.cost.inventory import Device, Inventory
+from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.graph.checkpoint import CheckpointRecord
 from planner.plan.depths import held_up
 from planner.plan.options import OptimalMode, Routing
 from planner.plan.plan import Plan, Stage
 
 BAR_CELLS = 6
+# Of devices or links of an inventory, one by one.
+MOST_LISTED = 128
 # Enough of a graph's id to name it.
 ID_CHARACTERS = 12
 # Headings of columns that hold ids.
@@ -145,10 +148,20 @@ def inventories_table(inventories: Iterable[InventoryRecord]) -> Table:
 
 
 def inventory_table(record: InventoryRecord) -> RenderableType:
-    devices = plain_table("device", "kind", "host", "memory", title=f"{record.id} {record.name}".strip())
-    for device in record.inventory.devices:
-        devices.add_row(device.id, device.kind, device.host, format_bytes(device.memory_bytes))
-    return Group(devices, _links_table(record.inventory))
+    """Of more devices or links than anyone reads, how many there are of each sort; json and yaml list them all."""
+    inventory, title = record.inventory, f"{record.id} {record.name}".strip()
+    if len(inventory.devices) <= MOST_LISTED:
+        devices = plain_table("device", "kind", "host", "memory", title=title)
+        for device in inventory.devices:
+            devices.add_row(device.id, device.kind, device.host, format_bytes(device.memory_bytes))
+    else:
+        devices = plain_table("devices", "kind", "memory", "hosts", title=title)
+        hosts: dict[tuple[str, int], list[str]] = {}
+        for device in inventory.devices:
+            hosts.setdefault((device.kind, device.memory_bytes), []).append(device.host)
+        for (kind, memory_bytes), names in hosts.items():
+            devices.add_row(f"{len(names):,}", kind, format_bytes(memory_bytes), f"{len(set(names)):,}")
+    return Group(devices, _links_table(inventory))
 
 
 def deployments_table(deployments: Iterable[Deployment]) -> Table:
@@ -258,12 +271,21 @@ def _stage_line(plan: Plan, stage: Stage) -> str:
 def _links_table(inventory: Inventory) -> Table:
     default = inventory.default_link
     caption = f"others: {format_bytes(int(default.bytes_per_second))}/s, {format_seconds(default.latency_seconds)}"
-    table = plain_table("from", "to", "speed", "latency", caption=caption)
-    for (source, target), speed in sorted(inventory.links.items(), key=lambda item: item[0]):
-        table.add_row(
-            source, target, f"{format_bytes(int(speed.bytes_per_second))}/s", format_seconds(speed.latency_seconds)
-        )
+    if len(inventory.links) <= MOST_LISTED:
+        table = plain_table("from", "to", "speed", "latency", caption=caption)
+        for (source, target), speed in sorted(inventory.links.items(), key=lambda item: item[0]):
+            table.add_row(source, target, *_speed_and_latency(speed))
+        return table
+    host_of = {device.id: device.host for device in inventory.devices}
+    sorts = Counter((host_of[source] == host_of[target], speed) for (source, target), speed in inventory.links.items())
+    table = plain_table("links", "of", "speed", "latency", caption=caption)
+    for (is_within, speed), count in sorts.most_common():
+        table.add_row(f"{count:,}", "one host" if is_within else "two hosts", *_speed_and_latency(speed))
     return table
+
+
+def _speed_and_latency(speed: LinkSpeed) -> tuple[str, str]:
+    return f"{format_bytes(int(speed.bytes_per_second))}/s", format_seconds(speed.latency_seconds)
 
 
 def _time(moment: datetime) -> str:

@@ -20,7 +20,7 @@ MAX_TEXT_CHARACTERS = 256
 # Sizes have to fit an integer of a database, and arrays of them.
 MAX_MEMORY_BYTES = 2**63 - 1
 # What an inventory may list; links are kept pair by pair.
-MAX_DEVICES = 1024
+MAX_DEVICES = 4096
 MIN_RATE, MAX_RATE = 1e-3, 1e24
 # Longer than any wait; sums of such stay finite.
 MAX_LATENCY_SECONDS = 1e9

@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -143,8 +144,17 @@ def device_speeds(problem: PartitionProblem) -> Floats:
     return np.asarray(seconds / np.maximum(problem.compute_before[:, -1], np.finfo(np.float64).tiny), dtype=np.float64)
 
 
+_hosts_of_problem = WeakKeyDictionary["PartitionProblem", Hosts]()
+
+
 def hosts_of(problem: PartitionProblem) -> Hosts:
-    """O(devices^2)."""
+    """O(devices^2), once for each problem."""
+    if problem not in _hosts_of_problem:
+        _hosts_of_problem[problem] = _read_hosts(problem)
+    return _hosts_of_problem[problem]
+
+
+def _read_hosts(problem: PartitionProblem) -> Hosts:
     host_of_device = _hosts(problem)
     kind_of_device = distinct_rows(_described(problem)).kind_of_row
     num_kinds = int(kind_of_device.max()) + 1

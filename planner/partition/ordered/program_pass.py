@@ -141,17 +141,17 @@ def _orders(problem: PartitionProblem) -> list[list[int]]:
     listed = list(range(problem.num_devices))
     fastest = sorted(listed, key=lambda device: (speed[device], device))
     largest = sorted(listed, key=lambda device: (-problem.device_memory_bytes[device], device))
-    nearest = _nearest_neighbours(problem)
+    nearest = nearest_neighbours(problem)
     return [order[::way] for order in (listed, fastest, largest, nearest) for way in (1, -1)]
 
 
-def _nearest_neighbours(problem: PartitionProblem) -> list[int]:
+def nearest_neighbours(problem: PartitionProblem) -> list[int]:
     """A chain that goes on from each device over its fastest unused link."""
-    order, left = [0], set(range(1, problem.num_devices))
-    while left:
-        here = order[-1]
-        speeds = problem.link_seconds_per_byte[here]
-        nearest = min(left, key=lambda device: (speeds[device], problem.link_latency_seconds[here, device], device))
-        order.append(nearest)
-        left.remove(nearest)
+    order, left = [0], np.arange(1, problem.num_devices)
+    while left.size:
+        slowness = problem.link_seconds_per_byte[order[-1], left]
+        fastest = np.flatnonzero(slowness == slowness.min())
+        nearest = fastest[problem.link_latency_seconds[order[-1], left[fastest]].argmin()]
+        order.append(int(left[nearest]))
+        left = np.delete(left, nearest)
     return order

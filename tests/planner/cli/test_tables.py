@@ -287,6 +287,28 @@ def test_inventories() -> None:
     assert "others: 2 GiB/s, 0 s" in text
 
 
+def test_an_inventory_of_many_is_counted_by_sort() -> None:
+    """Of 24 hosts of eight devices each, of two kinds."""
+    kinds = ("h100", 80 << 30), ("l4", 24 << 30)
+    devices = [
+        Device(id=f"n{host}/gpu{number}", kind=kind, host=f"n{host}", memory_bytes=memory_bytes)
+        for host in range(24)
+        for kind, memory_bytes in [kinds[host % 3 == 0]]
+        for number in range(8)
+    ]
+    near, far = (LinkSpeed(bytes_per_second=2.0**exponent, latency_seconds=1e-6) for exponent in (38, 35))
+    pairs = [(one, other) for one in devices for other in devices if one.host == other.host and one is not other]
+    links = {(one.id, other.id): near for one, other in pairs} | {("n0/gpu0", "n1/gpu0"): far}
+    inventory = Inventory(devices=tuple(devices), links=links)
+    text = shown(inventory_table(InventoryRecord(id="inv-1", name="lab", inventory=inventory, created_at=MOMENT)))
+    rows = [line.split() for line in text.splitlines()]
+    assert ["128", "h100", "80", "GiB", "16"] in rows
+    assert ["64", "l4", "24", "GiB", "8"] in rows
+    assert ["1,344", "one", "host", "256", "GiB/s", "1", "µs"] in rows
+    assert ["1", "two", "hosts", "32", "GiB/s", "1", "µs"] in rows
+    assert len(rows) < 20
+
+
 def deployment(**changes: Any) -> Deployment:
     usual: dict[str, Any] = {
         "id": "dep-1",

@@ -41,7 +41,7 @@ def test_impossible_device_is_refused(change: dict[str, object], says: str) -> N
 def test_bounds_themselves_are_allowed() -> None:
     widest = replace(A, kind="x" * 256, memory_bytes=2**63 - 1, flops_per_second=1e24, memory_bytes_per_second=1e-3)
     assert widest.memory_bytes == 9_223_372_036_854_775_807
-    assert len(Inventory(devices=tuple(replace(A, id=str(index)) for index in range(MAX_DEVICES))).devices) == 1024
+    assert len(Inventory(devices=tuple(replace(A, id=str(index)) for index in range(MAX_DEVICES))).devices) == 4096
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_inventory_that_cannot_be_is_refused() -> None:
         Inventory(devices=(A, B, A))
     with pytest.raises(InventoryError, match="link 'a' to 'x': no device is called 'x'"):
         Inventory(devices=(A, B), links={("a", "x"): FAST})
-    with pytest.raises(InventoryError, match="has 1,025 devices, needs at most 1,024"):
+    with pytest.raises(InventoryError, match="has 4,097 devices, needs at most 4,096"):
         Inventory(devices=tuple(replace(A, id=str(index)) for index in range(MAX_DEVICES + 1)))
 
 
