@@ -454,10 +454,38 @@ def test_schedules_of_forks_and_joins_stand_beside_the_best() -> None:
     assert np.mean(ratios) <= 1.03
 
 
+@pytest.mark.parametrize("seed", list(range(4)))
+def test_branches_that_are_added_up_one_by_one_part_as_those_that_are_joined_at_once(seed: int) -> None:
+    """Eight of them behind one node, as loops over experts write them: each sum follows its term in the program."""
+    draw = np.random.default_rng(seed)
+    work = draw.uniform(0.5, 2.0, 9).tolist()
+    at_once = problem_of(
+        compute_seconds=[[*work, 0.07]] * 4,
+        reads=[[0], *[[1]] * 8, list(range(2, 10))],
+        value_bytes=[1] * 11,
+        returned=(10,),
+        latency=0.05,
+    )
+    reads, seconds, total = [[0], [1]], work[:2], 2
+    for term in work[2:]:
+        reads += [[1], [total, len(reads) + 1]]
+        seconds += [term, 0.01]
+        total = len(reads)
+    one_by_one = problem_of(
+        compute_seconds=[seconds] * 4,
+        reads=reads,
+        value_bytes=[1] * (len(reads) + 1),
+        returned=(total,),
+        latency=0.05,
+    )
+    values = [value_of(one, optimal(one, asked(Objective.LATENCY)), Objective.LATENCY) for one in (at_once, one_by_one)]
+    assert values[1] <= 1.02 * values[0]
+
+
 def test_free_stages_return_to_a_device() -> None:
-    """The ends are fixed to one device and the middle to another: no order of two devices runs it."""
-    fixed = np.array([0, 1, 1, 0])
-    problem = replace(chain([[1.0] * 4] * 2, latency=0.1), fixed_device=fixed)
+    """The ends are fixed to one device and the middle to another: no order of two devices runs it. Of more nodes than
+    are searched whole."""
+    problem = replace(chain([[1.0] * 15] * 2, latency=0.1), fixed_device=np.repeat([0, 1, 0], 5))
     with pytest.raises(Infeasible):
         optimal(problem, asked())
     assignment = optimal(problem, asked(free=True))
