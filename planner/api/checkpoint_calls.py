@@ -47,6 +47,8 @@ class CheckpointCalls:
         self, request: planner_pb2.CreateCheckpointRequest, _: Any
     ) -> planner_pb2.CheckpointRecord:
         now = datetime.now(UTC)
+        # The planner's own moment counts, whatever was sent.
+        request.checkpoint.record.ClearField("created_at")
         requested = checkpoint_record_from_proto(request.checkpoint.record)
         record = replace(requested, id=new_id("ckpt"), created_at=now)
         # Made anew each time they are gone through: to free hundreds of thousands at once would hold the event loop.
