@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from stage_daemon.errors import InvalidRequest
 from stage_daemon.worker import shared_cores
 from stage_daemon.worker.shared_cores import SHARED_OUT_BY, room_for_neighbours
 from stage_daemon.worker.threads import use_threads
@@ -54,6 +55,12 @@ def test_a_container_keeps_no_more_cores_busy_than_its_quota(
     assert torch.get_num_threads() == used
     use_threads(CPU, 5, workers_on_host)
     assert torch.get_num_threads() == 5
+
+
+def test_more_threads_than_torch_takes_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="num_threads is 2147483648, needs at most 4096"):
+        use_threads(CPU, 2**31, 1)
+    assert torch.get_num_threads() == OF_HOST
 
 
 def test_a_quota_leaves_neighbours_less_room(monkeypatch: pytest.MonkeyPatch) -> None:
