@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.config import find_restart_seconds, find_server, find_tls, find_token_file, is_server_named
 from planner.cli.moments import parse_moment
 from planner.cli.output import OutputFormat, say
 from planner.client import PlannerClient
+from planner.client.config import find_restart_seconds, find_server, find_tls, find_token_file, is_server_named
 
 ServerOption = Annotated[
     str | None,

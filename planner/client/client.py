@@ -11,6 +11,7 @@ from access.errors import WrongAddress
 from access.files import TlsFiles
 from planner.client.access import AccessCalls
 from planner.client.arguments import check_number
+from planner.client.config import find_server, find_tls, find_token_file
 from planner.client.connection import Connection
 from planner.client.deployments import DeploymentCalls
 from planner.client.failover import DEFAULT_RESTART_SECONDS, Restarts, log
@@ -28,7 +29,8 @@ MAX_SECONDS = 31_536_000.0
 
 class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, AccessCalls, NotPickled):
     """Talks to the planner-server at `address` ("host:port"), or to any of several of one database; connects on the
-    first call.
+    first call. Without an address to the one that `planner-cli` would talk to, with the same certificate and token:
+    PLANNER_SERVER's, the config file's, the one that `planner-cli up` started here, or 127.0.0.1:50051.
 
     Where a call takes an id, the id's beginning serves, of at least six digits, as long as it fits only one object.
     Every call raises planner.errors types, and Unavailable where nobody answers within `timeout_seconds`. A planner
@@ -41,7 +43,7 @@ class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, Ac
 
     def __init__(
         self,
-        address: str | Sequence[str],
+        address: str | Sequence[str] | None = None,
         *,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         tls: TlsFiles | None = None,
@@ -50,6 +52,8 @@ class PlannerClient(InventoryCalls, PlanCalls, ProfileCalls, DeploymentCalls, Ac
         awaits_first: bool = False,
         on_away: Callable[[str], None] = log.warning,
     ) -> None:
+        if address is None:
+            address, tls, token_file = find_server(None), tls or find_tls(), token_file or find_token_file()
         self.address = _checked(address)
         _check_seconds("timeout_seconds", timeout_seconds, least=MIN_TIMEOUT_SECONDS)
         _check_seconds("restart_seconds", restart_seconds, least=0)

@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import ValidationError
 from rich.table import Table
 
-from planner.cli.config import config_path, find_server
 from planner.cli.options import OutputOption, ServerOption
 from planner.cli.output import OutputFormat, emit
 from planner.cli.tables import plain_table
+from planner.client.config import config_path, find_server
 from planner.errors import InvalidArgument
 from planner.redaction import without_secrets
 from planner.settings import Settings

@@ -17,11 +17,11 @@ import typer
 from rich import box
 from rich.table import Table
 
-from planner.cli.config import announced
 from planner.cli.options import OutputOption
 from planner.cli.output import OutputFormat, emit, say
 from planner.cli.progress import spinner
 from planner.cli.quantities import format_bytes, parse_bytes
+from planner.client.config import announced
 from planner.client.local_cluster import LocalCluster, ServiceProcess
 from planner.errors import InvalidArgument, Unavailable
 

@@ -27,7 +27,7 @@ class AsyncPlannerClient(AsynchronousResource[PlannerClient]):
 
     def __init__(
         self,
-        address: str | Sequence[str],
+        address: str | Sequence[str] | None = None,
         *,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         tls: TlsFiles | None = None,

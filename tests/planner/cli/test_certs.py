@@ -9,7 +9,7 @@ import pytest
 
 from access.files import TlsFiles, read_credentials
 from planner.cli import exit_codes
-from planner.cli.config import find_tls
+from planner.client.config import find_tls
 from planner.errors import InvalidArgument
 from tests.planner.cli.conftest import RunCli
 

@@ -182,7 +182,7 @@ def test_what_is_no_id_is_told_from_one(client: PlannerClient, tmp_path: Path) -
         client.submit([])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("address", ["", "127.0.0.1", "http://127.0.0.1:50051", "a:1,", [], None, 50051, ["a:1", 2]])
+@pytest.mark.parametrize("address", ["", "127.0.0.1", "http://127.0.0.1:50051", "a:1,", [], 50051, ["a:1", 2]])
 def test_what_is_no_address_is_refused(address: object) -> None:
     with pytest.raises(InvalidArgument, match=r"needs host:port, as 127\.0\.0\.1:50051"):
         PlannerClient(address)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""Which server to talk to: --server, PLANNER_SERVER, the config file, what `up` started here, or the default port."""
+"""Which server to talk to, where none is named: that of PLANNER_SERVER, of the config file, the one that `up` started
+here, or the default port; and what it takes to be let in. Of the command line and of Python programs alike."""
 
 from __future__ import annotations
 
@@ -32,13 +33,13 @@ def local_server_path() -> Path:
 
 
 def find_server(named: str | None) -> str:
-    """`named` is the --server option or PLANNER_SERVER."""
-    return named or _configured() or _started_here() or DEFAULT_SERVER
+    """`named` is the --server option."""
+    return named or _of_environment() or _configured() or _started_here() or DEFAULT_SERVER
 
 
 def is_server_named(named: str | None) -> bool:
     """Whether somebody runs one where it is looked for, as far as the user says: it may be away for a moment."""
-    return bool(named or _configured())
+    return bool(named or _of_environment() or _configured())
 
 
 def find_tls() -> TlsFiles | None:
@@ -92,6 +93,10 @@ def announced(address: str) -> Iterator[None]:
     finally:
         if _read(path).get("process_id") == os.getpid():
             path.unlink(missing_ok=True)
+
+
+def _of_environment() -> str:
+    return os.environ.get("PLANNER_SERVER", "")
 
 
 def _configured() -> str | None:
