@@ -5,14 +5,14 @@ The module is built on the meta device, and the weights stay where they are: no 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.client.weight_layout import INDEX_FILE, TensorSource, stored_tensors
-from planner.errors import Corrupt, NotFound, UnsupportedModule
+from planner.client.weight_files import files_of_folder
+from planner.client.weight_layout import TensorSource, stored_tensors
+from planner.errors import NotFound, UnsupportedModule
 from planner.graph.ir import Graph
 
 if TYPE_CHECKING:
@@ -38,36 +38,12 @@ def export_checkpoint(folder: Path | str, name: str | None = None) -> ExportedCh
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise NotFound(f"{folder}: no config.json; needs a folder as save_pretrained writes it")
-    stored = dict(_stored_tensors(folder))
+    stored = dict(tensor for path in files_of_folder(folder) for tensor in stored_tensors(path))
     model = build_on_meta(folder)
     sources = model.sources(stored)
     model.check(sources, folder)
     exported = export_on_meta(model, name or folder.resolve().name)
     return ExportedCheckpoint(graph=exported.graph, tensors=dict(_tensors(exported, sources)))
-
-
-def _stored_tensors(folder: Path) -> Iterator[tuple[str, TensorSource]]:
-    for path in _weight_files(folder):
-        yield from stored_tensors(path)
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    """Those of the index, or all of the folder where there is none."""
-    if not (folder / INDEX_FILE).is_file():
-        files = sorted(folder.glob("*.safetensors"))
-        if not files:
-            raise NotFound(f"{folder}: no safetensors files; convert its weights with save_pretrained")
-        return files
-    try:
-        names = set(json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise Corrupt(f"{folder / INDEX_FILE}: no index of weights ({error!r}); download it again") from error
-    for file in names:
-        if not isinstance(file, str) or Path(file).name != file:
-            raise Corrupt(f"{folder / INDEX_FILE}: names {file!r}, which is no file of the folder")
-        if not (folder / file).is_file():
-            raise NotFound(f"{folder}: {file} of its index is missing; download it again")
-    return sorted(folder / file for file in names)
 
 
 def _tensors(exported: ExportedModel, sources: Mapping[str, TensorSource]) -> Iterator[tuple[str, TensorSource]]:

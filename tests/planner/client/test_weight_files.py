@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,26 @@ def test_files_and_folders_of_them_are_taken(tmp_path: Path, tensors: Tensors) -
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_weights(linear_chain(2), files, stacklevel=1)
+
+
+def test_of_a_folder_of_hugging_face_only_what_it_loads_itself_is_taken(tmp_path: Path, tensors: Tensors) -> None:
+    """Many hold the same weights once more, under other names."""
+    first, second = NAMES
+    folder = folder_of(tmp_path, {first: tensors[first]}, {second: tensors[second]})
+    save_file({f"consolidated.{name}": tensor for name, tensor in tensors.items()}, folder / "consolidated.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {first: "w0.safetensors", second: "w1.safetensors"}}))
+    assert [file.name for file in weight_files(folder)] == ["w0.safetensors", "w1.safetensors"]
+    save_file(tensors, folder / "model.safetensors")
+    assert [file.name for file in weight_files(folder)] == ["w0.safetensors", "w1.safetensors"]
+    index.unlink()
+    assert weight_files([str(folder), folder / "w0.safetensors"]) == [
+        folder / "model.safetensors",
+        folder / "w0.safetensors",
+    ]
+    index.write_text("{}")
+    with pytest.raises(Corrupt, match="no index of weights"):
+        weight_files(folder)
 
 
 @pytest.mark.parametrize(

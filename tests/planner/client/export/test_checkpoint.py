@@ -146,7 +146,7 @@ def _change(folder: Path, part: str, tensor: torch.Tensor | None) -> None:
         (lambda at: _with_settings(at, architectures=["MadeUp"]), InvalidArgument, "'MadeUp'.* its code is not run"),
         (lambda at: _with_settings(at, model_type="made-up"), InvalidArgument, "makes nothing of its config.json"),
         (lambda at: _with_settings(at, quantization_config={"quant_method": "gptq"}), InvalidArgument, "are quantised"),
-        (_without_weights, NotFound, "no safetensors files; convert its weights with save_pretrained"),
+        (_without_weights, NotFound, "no safetensors files in it; save_pretrained, or"),
         (_without_a_shard, NotFound, "of its index is missing; download it again"),
         (_outside, Corrupt, "which is no file of the folder"),
         (_no_index, Corrupt, "no index of weights"),
