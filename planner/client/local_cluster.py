@@ -20,7 +20,8 @@ from pathlib import Path
 from types import TracebackType
 
 from access.addresses import parse_endpoint
-from planner.errors import Unavailable
+from access.errors import WrongAddress
+from planner.errors import InvalidArgument, Unavailable
 
 # A busy machine takes minutes to import what a service needs; a service that dies is noticed at once.
 START_SECONDS = 300.0
@@ -109,7 +110,8 @@ class LocalCluster:
 
     Devices are called `local/<device><index>`. `gpus` are the numbers of the daemons' GPUs where `device` is "cuda": by
     default each has one of its own. `planner_arguments` and `daemon_arguments` are added to the commands. What has not
-    ended by itself within `stop_seconds` is killed.
+    ended by itself within `stop_seconds` is killed. Raises InvalidArgument for an address that is none, and for a data
+    folder that cannot be made, Unavailable where a service does not start.
     """
 
     def __init__(
@@ -125,6 +127,10 @@ class LocalCluster:
         environment: dict[str, str] | None = None,
         stop_seconds: float = STOP_SECONDS,
     ) -> None:
+        try:
+            parse_endpoint(planner_listen)
+        except WrongAddress as error:
+            raise InvalidArgument(error.message) from None
         self._stop_seconds = stop_seconds
         self.data_dir = data_dir
         self._memory_bytes = tuple(memory_bytes)
@@ -205,7 +211,10 @@ class LocalCluster:
         return daemon
 
     def _launch(self, command: Sequence[str], name: str) -> ServiceProcess:
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidArgument(f"data folder {self.data_dir} cannot be made: {error.strerror}") from None
         return ServiceProcess(command, self.data_dir / f"{name}.log", self._environment)
 
 

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from planner.client.local_cluster import LocalCluster, ServiceProcess, _kept_port
-from planner.errors import Unavailable
+from planner.errors import InvalidArgument, Unavailable
 from tests.waiting import WAIT_SECONDS, wait_for
 
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("started_programs")]
@@ -111,6 +111,16 @@ def test_a_terminals_signals_do_not_reach_it(tmp_path: Path) -> None:
     wait_until_ended(process)
     process.stop()
     assert (tmp_path / "service.log").read_text() == "True"
+
+
+def test_an_address_and_a_folder_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="address 'here': needs host:port"):
+        LocalCluster(data_dir=tmp_path, memory_bytes=(None,), planner_listen="here")
+    file = tmp_path / "file"
+    file.touch()
+    cluster = LocalCluster(data_dir=file, memory_bytes=(None,))
+    with pytest.raises(InvalidArgument, match=f"data folder {file} cannot be made: File exists"), cluster:
+        pass
 
 
 def test_a_planner_that_cannot_start_leaves_nothing_behind(tmp_path: Path) -> None:
