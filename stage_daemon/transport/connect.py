@@ -16,10 +16,11 @@ import torch
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from access.addresses import parse_endpoint
+from access.errors import WrongAddress
 from access.host import host_identity
 from access.streams import StreamTls
 from access.tickets import purpose_key
-from stage_daemon.errors import Unavailable
+from stage_daemon.errors import InvalidRequest, Unavailable
 from stage_daemon.transport.channel import FailureCallback, ReceiveChannel, SendChannel
 from stage_daemon.transport.edge import Edge, End
 from stage_daemon.transport.header import HeaderFormat
@@ -111,11 +112,12 @@ def _is_local(edge: Edge) -> bool:
 
 
 def _meet(meeting: Meeting) -> Store:
-    endpoint = parse_endpoint(meeting.address)
+    key = purpose_key(meeting.secret, "rendezvous")
     try:
-        return MeetingStore(
-            endpoint.host, endpoint.port, purpose_key(meeting.secret, "rendezvous"), meeting.deadline_seconds
-        )
+        endpoint = parse_endpoint(meeting.address)
+        return MeetingStore(endpoint.host, endpoint.port, key, meeting.deadline_seconds)
+    except WrongAddress as error:
+        raise InvalidRequest(f"rendezvous: {error.message}") from None
     except (WaitTimedOut, PeerGone) as error:
         raise Unavailable(
             f"no rendezvous at {meeting.address} within {meeting.deadline_seconds:g} s: {error}",

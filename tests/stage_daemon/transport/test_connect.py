@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from access.tickets import purpose_key
-from stage_daemon.errors import DaemonError, EdgeMismatch, EdgeTimeout, Unavailable
+from stage_daemon.errors import DaemonError, EdgeMismatch, EdgeTimeout, InvalidRequest, Unavailable
 from stage_daemon.transport.connect import open_channels
 from stage_daemon.transport.edge import Edge
 from stage_daemon.transport.store_server import StoreServer
@@ -94,6 +94,12 @@ def test_no_rendezvous() -> None:
         port = nobody_listens.getsockname()[1]
         with pytest.raises(Unavailable, match=f"no rendezvous at 127.0.0.1:{port}"):
             open_channels([edge_of(MATRIX)], "node0/cpu", meeting(port, 0.5, Failures()))
+
+
+def test_a_rendezvous_at_no_address_is_refused() -> None:
+    nowhere = replace(meeting(1, WAIT_SECONDS, Failures()), address="nowhere")
+    with pytest.raises(InvalidRequest, match="rendezvous: address 'nowhere': needs host:port"):
+        open_channels([edge_of(MATRIX)], "node0/cpu", nowhere)
 
 
 def test_a_worker_of_another_deployment_is_turned_away(store: StoreServer) -> None:
