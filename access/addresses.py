@@ -31,7 +31,8 @@ def parse_endpoint(text: str, default_port: int | None = None) -> Endpoint:
     bare = host.removeprefix("[").removesuffix("]")
     has_brackets = host == f"[{bare}]"
     is_host = has_brackets == (":" in bare) and not any(letter.isspace() or letter in "/@[]" for letter in bare)
-    if not (is_host and port.isascii() and port.isdecimal() and int(port) <= MOST_PORT):
+    is_port = port.isascii() and port.isdecimal() and len(port) <= len(str(MOST_PORT)) and int(port) <= MOST_PORT
+    if not (is_host and is_port):
         raise WrongAddress(
             f"address {text[:80]!r}: needs host:port, as 127.0.0.1:50051 or [::1]:50051, with a port up to {MOST_PORT}"
         )

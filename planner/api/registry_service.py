@@ -59,7 +59,7 @@ def _reached_at(address: str) -> Endpoint:
     except WrongAddress as error:
         raise InvalidArgument(error.message) from None
     if not (endpoint.host and endpoint.port):
-        raise InvalidArgument(f"address {address!r} names no host or no port at which the daemon is reached")
+        raise InvalidArgument(f"address {address[:80]!r} names no host or no port at which the daemon is reached")
     return endpoint
 
 
