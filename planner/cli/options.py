@@ -22,6 +22,8 @@ ServerOption = Annotated[
     ),
 ]
 OwnerOption = Annotated[str, typer.Option("--owner", help="Only what this holder of a token owns.")]
+GRAPH_HELP = "Graph id, its first six digits or more, or its name."
+GraphArgument = Annotated[str, typer.Argument(metavar="GRAPH", help=GRAPH_HELP)]
 SinceOption = Annotated[
     datetime | None,
     typer.Option(

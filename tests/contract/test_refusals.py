@@ -109,9 +109,9 @@ async def test_too_many_devices(planner: PlannerServiceStub) -> None:
     graph = await create_graph(planner, chain_bytes())
     with refused("INVALID_INVENTORY") as refusal:
         await planner.CreatePlan(
-            planner_pb2.CreatePlanRequest(graph_id=graph.id, inventory=crowd_of(2000)), timeout=WAIT_SECONDS
+            planner_pb2.CreatePlanRequest(graph_id=graph.id, inventory=crowd_of(5000)), timeout=WAIT_SECONDS
         )
-    assert "at most 1,024" in refusal.message
+    assert "at most 4,096" in refusal.message
 
 
 async def test_a_plan_may_choose_among_a_thousand_devices(planner: PlannerServiceStub) -> None:

@@ -134,7 +134,7 @@ def test_from_up_to_stop(command_line: CommandLine) -> None:
         assert sorted(entry["device"]["memory_bytes"] for entry in devices) == [256 << 20, 512 << 20]
         graph = command_line.document("submit", "towers:build", "--name", "tower")
         assert graph["deployable"]
-        plan = command_line.document("plan", "create", "--graph", "tower", "--cut", "lower")
+        plan = command_line.document("plan", "create", "tower", "--cut", "lower")
         assert len(plan["stages"]) == 2
         deployment = command_line.document("deploy", plan["id"])
         assert deployment["state"] == "ready"

@@ -8,16 +8,12 @@ import typer
 
 from planner.cli.commands.submit import attach_weights
 from planner.cli.graph_names import find_graph
-from planner.cli.options import OutputOption, OwnerOption, ServerOption, SinceOption, connect
+from planner.cli.options import GraphArgument, OutputOption, OwnerOption, ServerOption, SinceOption, connect
 from planner.cli.output import OutputFormat, emit, emit_deleted
 from planner.cli.tables import graphs_table
 
 app = typer.Typer(no_args_is_help=True, help="Graphs that the server holds.")
 app.command("attach-weights")(attach_weights)
-
-GraphArgument = Annotated[
-    str, typer.Argument(metavar="GRAPH", help="Graph id, its first six digits or more, or its name.")
-]
 
 
 @app.command("list")

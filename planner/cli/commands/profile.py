@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from planner.cli.graph_names import find_graph
-from planner.cli.options import OutputOption, OwnerOption, ServerOption, SinceOption, connect
+from planner.cli.options import GraphArgument, OutputOption, OwnerOption, ServerOption, SinceOption, connect
 from planner.cli.output import OutputFormat, emit, emit_deleted
 from planner.cli.plan_options import symbol_values
 from planner.cli.profile_tables import profile_table, profiles_table
@@ -18,9 +18,6 @@ from planner.cost.times_file import write_times
 
 app = typer.Typer(no_args_is_help=True, help="Measured times of a graph's nodes; plans use them where there are any.")
 
-GraphArgument = Annotated[
-    str, typer.Argument(metavar="GRAPH", help="Graph id, its first six digits or more, or its name.")
-]
 ProfileArgument = Annotated[str, typer.Argument(metavar="PROFILE", help="Profile id, or its first six digits or more.")]
 
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from planner.cli.app import COMMANDS, load_command, options_after_command
+from tests.planner.cli.conftest import RunCli
 
 pytestmark = pytest.mark.services
 
@@ -53,6 +54,15 @@ def test_a_value_that_no_option_takes_is_answered_with_those_that_are() -> None:
     assert ended.returncode == 2
     assert "'best' is not one of 'optimal'" in ended.stderr
     assert "Value error" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("graphs", "told"), [((), "name the graph to plan"), (("one", "--graph", "other"), "is given twice")]
+)
+def test_the_graph_of_a_plan_is_named_once(bare_cli: RunCli, graphs: tuple[str, ...], told: str) -> None:
+    refused = bare_cli("plan", "create", *graphs)
+    assert refused.status == 2
+    assert f"Invalid value for GRAPH: {told}" in refused.stderr
 
 
 def test_a_misspelt_command_is_answered_with_those_that_are_close() -> None:

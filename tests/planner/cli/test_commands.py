@@ -73,9 +73,7 @@ def test_modes(
     cli: RunCli, chain: Path, two_devices: Path, arguments: tuple[str, ...], mode: str, num_stages: int | None
 ) -> None:
     graph = cli("submit", chain, "-o", "json").document()
-    plan = cli(
-        "plan", "create", "--graph", graph["id"], "--inventory", two_devices, *arguments, "-o", "json"
-    ).document()
+    plan = cli("plan", "create", graph["id"], "--inventory", two_devices, *arguments, "-o", "json").document()
     assert plan["options"]["mode"]["name"] == mode
     assert num_stages is None or len(plan["stages"]) == num_stages
     if "relay" in arguments:

@@ -98,7 +98,7 @@ def test_every_command_that_reads_a_file(
         ([{"id": "a", "memory": 1, "flops_per_second": float("nan")}], "flops_per_second is nan"),
         ([{"id": "a", "memory": 1, "flops_per_second": 1e300}], "flops_per_second is 1e+300"),
         ([{"id": "a", "memory": 1, "flops_per_second": 10**400}], "devices[0].flops_per_second is 1000"),
-        ([{"id": f"d{index}", "memory": 1} for index in range(2000)], "2,000 devices; at most 1,024 are read"),
+        ([{"id": f"d{index}", "memory": 1} for index in range(5000)], "5,000 devices; at most 4,096 are read"),
         ([{"id": "a", "memory": 1}, {"id": "b", "memory": 1}, {"id": "a", "memory": 1}], "share an id, 'a'"),
         ([[["x"] * 10_000] * 100], "devices[0] is [["),
     ],

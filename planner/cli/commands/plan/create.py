@@ -11,7 +11,7 @@ from planner.cli.commands.plan.group import app
 from planner.cli.graph_names import find_graph
 from planner.cli.inventory_file import inventory_path, read_inventory
 from planner.cli.mode_options import takes_mode
-from planner.cli.options import OutputOption, ServerOption, connect
+from planner.cli.options import GRAPH_HELP, OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit
 from planner.cli.progress import spinner
 from planner.cli.tables import plan_table
@@ -22,8 +22,9 @@ from planner.plan.options import Mode, Routing
 @app.command("create")
 @takes_mode
 def create_plan(
-    graph: Annotated[str, typer.Option("--graph", help="Graph id, its first six digits or more, or its name.")],
     mode: Mode,
+    graph: Annotated[str | None, typer.Argument(metavar="GRAPH", help=GRAPH_HELP, show_default=False)] = None,
+    graph_option: Annotated[str | None, typer.Option("--graph", help="The same, by name.", show_default=False)] = None,
     objective: given.ObjectiveOption = Objective.THROUGHPUT,
     schedule: given.ScheduleOption = None,
     microbatches: given.MicrobatchesOption = 8,
@@ -48,6 +49,10 @@ def create_plan(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Compute a plan and store it. Without --inventory, over the registered devices."""
+    name = graph or graph_option
+    if not name or (graph and graph_option):
+        wrong = "is given twice" if name else "name the graph to plan, as in `plan create tiny-llama`"
+        raise typer.BadParameter(wrong, param_hint="GRAPH")
     options = given.plan_options(
         mode,
         objective=objective,
@@ -64,7 +69,7 @@ def create_plan(
     file = inventory_path(inventory) if inventory else None
     with connect(server) as client, spinner("planning"):
         plan = client.create_plan(
-            find_graph(client, graph).id,
+            find_graph(client, name).id,
             options,
             inventory=read_inventory(file) if file else None,
             inventory_id=None if file else inventory,

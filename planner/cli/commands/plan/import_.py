@@ -18,7 +18,7 @@ from planner.cli.commands.plan.group import app
 from planner.cli.document_file import read_text
 from planner.cli.graph_names import find_graph
 from planner.cli.inventory_file import inventory_path, read_inventory
-from planner.cli.options import OutputOption, ServerOption, connect
+from planner.cli.options import GRAPH_HELP, OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit
 from planner.cli.progress import spinner
 from planner.cli.study_tables import diff_table
@@ -47,7 +47,7 @@ from planner.plan.options import OptimalMode, PlanOptions, Routing
 def import_plan(
     split: Annotated[str, typer.Argument(metavar="SPLIT", help="As `plan export` writes it, or a file of it.")],
     format_: Annotated[ExportFormat, typer.Option("--format", help="Whose words the split is in.")],
-    graph: Annotated[str, typer.Option("--graph", help="Graph id, its first six digits or more, or its name.")],
+    graph: Annotated[str, typer.Option("--graph", help=GRAPH_HELP)],
     device: Annotated[
         list[str] | None,
         typer.Option("--device", metavar="ID", help="Where its first rank runs, its second, …: repeat. Else in order."),
