@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -36,6 +37,8 @@ from protos.v1 import stage_daemon_pb2
 _READ_BYTES = 4096
 # A worker that ends has results on the way for no longer, once its daemon has said that it ends.
 _LAST_RESULTS_SECONDS = 5.0
+# From a call's status until its reader has ended, which takes no time, at most.
+_UNTOLD_SECONDS = 5.0
 
 SERVICE = "/" + stage_daemon_pb2.DESCRIPTOR.services_by_name["StageDaemonService"].full_name
 
@@ -287,8 +290,8 @@ class Session:
 
     def _arrive(self, answer: bytes | PlannerError) -> None:
         self._arrivals.put(answer)
-        # Where no more fits, it is readable already.
-        with contextlib.suppress(BlockingIOError):
+        # Where no more fits, it is readable already; once it is closed, nobody reads.
+        with contextlib.suppress(OSError):
             self._arrive_here.send(b".")
 
     def _read(self, call: Any, take: Callable[[Any], None], *, opens: bool, ends_early: bool) -> None:
@@ -297,6 +300,24 @@ class Session:
         thread = threading.Thread(target=self._pump, args=(call, take, opens, ends_early), daemon=True)
         self._threads.append(thread)
         thread.start()
+        has_status = partial(self._give_up_later, call, thread)
+        if not call.add_callback(has_status):
+            has_status()
+
+    def _give_up_later(self, call: Any, thread: threading.Thread) -> None:
+        """gRPC (1.85) now and then never tells the reader of a call that this has its status, as where nobody listens
+        any more: whoever waits for what is read would wait for the deadline, and closing for ever."""
+        if call.code() not in (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED):
+            timer = threading.Timer(_UNTOLD_SECONDS, self._give_up, (call, thread))
+            timer.daemon = True
+            timer.start()
+
+    def _give_up(self, call: Any, thread: threading.Thread) -> None:
+        """For whoever waits, be it for an opening or for results."""
+        if thread.is_alive():
+            failure = error_from_rpc(call, unreachable=self._unreachable)
+            self._openings.put(failure)
+            self._arrive(failure)
 
     def _pump(self, responses: Iterable[Any], take: Callable[[Any], None], opens: bool, ends_early: bool) -> None:
         failure: PlannerError | None = None
@@ -334,7 +355,8 @@ class Session:
                 passage.end_waits()
                 passage.close()
         for thread in self._threads:
-            thread.join()
+            # One that gRPC does not tell of the end stays behind.
+            thread.join(_UNTOLD_SECONDS)
         self._arrived.close()
         self._arrive_here.close()
 

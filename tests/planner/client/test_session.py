@@ -181,6 +181,50 @@ def test_nobody_there_is_said_with_the_address() -> None:
     channel.close()
 
 
+class Untold(grpc.RpcError):
+    """A call that was refused, and whose reader gRPC never tells: seen where a daemon was being started again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_over = threading.Event()
+
+    def __next__(self) -> object:
+        self.is_over.wait(WAIT_SECONDS)
+        raise self
+
+    def __iter__(self) -> Untold:
+        return self
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        """It has its status already."""
+        return False
+
+    def cancel(self) -> bool:
+        return False
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "failed to connect to all addresses"
+
+    def trailing_metadata(self) -> tuple[()]:
+        return ()
+
+
+def test_a_reader_that_is_not_told_of_its_calls_end_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.client.session._UNTOLD_SECONDS", 0.05)
+    untold = Untold()
+    with session(LoopbackDaemon()) as opened:
+        monkeypatch.setattr(opened, "_receive_outputs", lambda *_, **__: untold)
+        with pytest.raises(Unavailable, match="nobody answers at"), opened:
+            pytest.fail("it opened")
+        [reader] = opened._threads
+        assert reader.is_alive()
+        untold.is_over.set()
+        reader.join(WAIT_SECONDS)
+
+
 def test_leaving_ends_both_streams_and_their_threads() -> None:
     daemon = LoopbackDaemon()
     with session(daemon) as opened:
