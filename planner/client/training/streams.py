@@ -225,7 +225,8 @@ class _Stream:
         self._requests.put(None)
         self._thread.join(_CLOSE_SECONDS)
         self._call.cancel()
-        self._thread.join()
+        # One that gRPC does not tell of the end stays behind: see client/session.py.
+        self._thread.join(_CLOSE_SECONDS)
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         """For each call anew: a ticket is good for minutes, a training lasts for days."""
