@@ -51,11 +51,11 @@ def _can_be_sent(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_can_be_sent, value))
     if isinstance(value, str):
-        return value.isascii() or _is_utf8(value)
+        return is_utf8(value)
     return not isinstance(value, Integral) or -MOST_INTEGER <= int(value) <= MOST_INTEGER
 
 
-def _is_utf8(text: str) -> bool:
+def is_utf8(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:

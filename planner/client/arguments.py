@@ -12,12 +12,12 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar
 
+from planner.declared_types import MOST_INTEGER, is_utf8
 from planner.errors import InvalidArgument
 
 _Check = Callable[[str, object], None]
 _Calls = TypeVar("_Calls", bound=type[Any])
 _OPTIONAL = " | None"
-MOST_INTEGER = (1 << 63) - 1
 MOST_COUNT = (1 << 32) - 1
 
 
@@ -73,10 +73,8 @@ def check_text(name: str, value: object) -> None:
     if not isinstance(value, str):
         remedy = ": give its id" if hasattr(value, "id") else ""
         raise InvalidArgument(f"{name} is a {type(value).__name__}, needs str{remedy}")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidArgument(f"{name} is {value!r:.80}, needs text that UTF-8 can write") from None
+    if not is_utf8(value):
+        raise InvalidArgument(f"{name} is {value!r:.80}, needs text that UTF-8 can write")
 
 
 def check_count(name: str, value: object) -> None:

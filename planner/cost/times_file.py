@@ -32,11 +32,11 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from planner.cost.measured import Delivery, MeasuredTimes, StateUpdate, symbol_values_of
+from planner.declared_types import MOST_INTEGER
 from planner.errors import InvalidArgument
 from planner.graph.saved import Saved
 
 MAX_NODE = 1 << 40
-MOST_INTEGER = (1 << 63) - 1
 # A field of an entry that may be left out.
 BACKWARD = "backward_seconds"
 # Both or neither, beside it: the same pass in two.

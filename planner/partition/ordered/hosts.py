@@ -144,7 +144,7 @@ def device_speeds(problem: PartitionProblem) -> Floats:
     return np.asarray(seconds / np.maximum(problem.compute_before[:, -1], np.finfo(np.float64).tiny), dtype=np.float64)
 
 
-_hosts_of_problem = WeakKeyDictionary["PartitionProblem", Hosts]()
+_hosts_of_problem = WeakKeyDictionary[PartitionProblem, Hosts]()
 
 
 def hosts_of(problem: PartitionProblem) -> Hosts:
