@@ -68,7 +68,7 @@ def _of_class(kind: type[Any]) -> _Check:
     return check
 
 
-def check_text(name: str, value: object) -> None:
+def _check_text(name: str, value: object) -> None:
     """Where a record is handed over in place of its id, it says so."""
     if not isinstance(value, str):
         remedy = ": give its id" if hasattr(value, "id") else ""
@@ -77,7 +77,7 @@ def check_text(name: str, value: object) -> None:
         raise InvalidArgument(f"{name} is {value!r:.80}, needs text that UTF-8 can write")
 
 
-def check_count(name: str, value: object) -> None:
+def _check_count(name: str, value: object) -> None:
     """Of bytes, or of a sequence of events, there may be more than of anything else."""
     most = MOST_INTEGER if name.endswith(("_bytes", "_sequence")) else MOST_COUNT
     if not isinstance(value, Integral) or isinstance(value, bool) or not 0 <= int(value) <= most:
@@ -116,7 +116,7 @@ def _check_texts(name: str, value: object) -> None:
     if not isinstance(value, Iterable):
         raise InvalidArgument(f"{name} is {value!r:.80}, needs a sequence of str")
     for index, one in enumerate(value if isinstance(value, Collection) else ()):
-        check_text(f"{name}[{index}]", one)
+        _check_text(f"{name}[{index}]", one)
 
 
 def _check_path(name: str, value: object) -> None:
@@ -134,15 +134,15 @@ def _check_integer_of_each(name: str, value: object) -> None:
     if not isinstance(value, Mapping):
         raise InvalidArgument(f"{name} is {value!r:.80}, needs a dict, as {{'batch': 8}}")
     for key, one in value.items():
-        check_text(f"a name in {name}", key)
+        _check_text(f"a name in {name}", key)
         if not isinstance(one, Integral) or isinstance(one, bool) or abs(int(one)) > MOST_INTEGER:
             raise InvalidArgument(f"{name}[{key!r}] is {one!r:.80}, needs int of at most 64 bits")
 
 
 # By the declaration as it is written, which `from __future__ import annotations` leaves as text.
 _CHECKS: Mapping[str, _Check] = {
-    "str": check_text,
-    "int": check_count,
+    "str": _check_text,
+    "int": _check_count,
     "float": check_number,
     "bool": _check_truth,
     "datetime": _check_moment,
