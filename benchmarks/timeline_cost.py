@@ -108,7 +108,7 @@ def _lane(rows: int, columns: int, layers: int) -> Callable[[int], None]:
 def _nothing() -> Callable[[int], None]:
     doers = dict.fromkeys((action.kind for action in EMPTY_LANE), lambda index, environment: None)
     timeline = Timeline(timed(EMPTY_LANE, [0] * 4))
-    loop = ActionLoop(EMPTY_LANE, doers, [0] * 4, lambda action: (), timeline, range(4))
+    loop = ActionLoop(EMPTY_LANE, doers, [0] * 4, [()] * 4, timeline, range(4))
     environments = (Environment(microbatch=1),)
 
     def run(num: int) -> None:

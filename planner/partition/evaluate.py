@@ -22,7 +22,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,11 +33,13 @@ from planner.partition.problem import Floats, Integers, PartitionProblem
 from planner.partition.recomputation.expansion import expanded
 from planner.partition.stage_bytes import NodesByStage, stage_bytes, state_holders
 from planner.partition.traffic import (
+    AHEAD,
     Exchange,
     Traffic,
     exchange_seconds,
     gradient_exchange_seconds,
     handovers,
+    sources_of_lone_batch,
     traffic,
 )
 from planner.partition.training.memory import counted_microbatches, sum_seconds, tied_gradients
@@ -144,7 +146,7 @@ def evaluate(problem: PartitionProblem, assignment: Assignment) -> Evaluation:
         device_load_seconds=tuple(loads),
         device_peak_bytes=tuple(peaks),
         bottleneck_seconds=max(loads),
-        latency_seconds=_latency(assignment, costs, flow.edges),
+        latency_seconds=_latency(assignment, costs, flow, stages[0].delivery_seconds),
         memory_share=_memory_share(problem, peaks),
         step_seconds=seconds,
     )
@@ -318,13 +320,11 @@ def _memory_share(problem: PartitionProblem, peaks: Sequence[int]) -> float:
     return float(shares.max())
 
 
-def _latency(assignment: Assignment, costs: Sequence[StageSeconds], edges: Iterable[tuple[int, int]]) -> float:
-    sources: list[list[int]] = [[] for _ in costs]
-    for source, target in sorted(edges):
-        sources[target].append(source)
+def _latency(assignment: Assignment, costs: Sequence[StageSeconds], flow: Traffic, delivery_seconds: float) -> float:
     done, _ = times_of_lone_batch(
         assignment.device_of_stage,
-        sources,
+        sources_of_lone_batch(flow),
+        taken=delivery_seconds,
         received=[stage.received for stage in costs],
         forward=[stage.forward for stage in costs],
         sent=[stage.sent for stage in costs],
@@ -336,20 +336,23 @@ def times_of_lone_batch(
     device_of_stage: Sequence[int],
     sources: Sequence[Sequence[int]],
     *,
+    taken: float,
     received: Sequence[float],
     forward: Sequence[float],
     sent: Sequence[float],
 ) -> tuple[list[float], dict[int, float]]:
     """When each stage has run, and each of their devices is free, as planner/schedule/simulate.py has stages run.
 
-    `sources` [stages], ascending: the stages with an edge to it. A stage that no edge leads to begins once the one
-    before it has heard of the batch: from its own first edge.
+    `sources` [stages], ascending: the stages that it waits for, AHEAD for what stage 0 hands on once it has `taken` the
+    inputs. A stage that is sent nothing begins once the one before it has heard of the batch: from its own first edge.
     """
     free: dict[int, float] = {}
     done, heard = [0.0] * len(device_of_stage), 0.0
     for index, device in enumerate(device_of_stage):
-        heard = done[sources[index][0]] if sources[index] else heard
-        start = max([free.get(device, 0.0), heard, *(done[source] for source in sources[index])])
+        there = [taken if source == AHEAD else done[source] for source in sources[index]]
+        heard = there[0] if there else heard
+        start = max([free.get(device, 0.0), heard, *there])
+        heard = taken if index == 0 else heard
         done[index] = start + received[index] + forward[index]
         free[device] = done[index] + sent[index]
     return done, free

@@ -71,8 +71,9 @@ class _Tasks:
         self.sizes: list[int] = problem.value_bytes.tolist()
         self.rank = self._ranks()
         self.order = self._order()
-        # The first stage hands on what the program takes, and the last is given all that it returns.
+        # The first stage hands on what the program takes, without its pass, and the last is given all that it returns.
         from_a_node = problem.value_producer >= 0
+        self.is_made: list[bool] = from_a_node.tolist()
         self.maker: list[int] = np.where(from_a_node, owner[problem.value_producer], self.order[0]).tolist()
         returned = np.flatnonzero(problem.value_returned)
         values = np.concatenate([problem.read_value, returned])
@@ -132,7 +133,8 @@ class _Tasks:
         latency = seconds = 0.0
         for value in self.reads[bundle]:
             maker = self.maker[value]
-            start = max(start, done[maker])
+            if self.is_made[value]:
+                start = max(start, done[maker])
             if device[maker] != at:
                 latency = max(latency, self.latency[device[maker]][at])
                 seconds += self.sizes[value] * self.per_byte[device[maker]][at]
@@ -142,14 +144,14 @@ class _Tasks:
         """Of a lone batch if each bundle is a stage, and when each has run; a value is received once on a device."""
         free, there = [0.0] * len(self.latency), [0] * len(self.sizes)
         done = [0.0] * len(device)
-        reads, makers, sizes = self.reads, self.maker, self.sizes
+        reads, makers, is_made, sizes = self.reads, self.maker, self.is_made, self.sizes
         for bundle in self.order:
             at = device[bundle]
             start, latency, seconds = free[at], 0.0, 0.0
             for value in reads[bundle]:
                 maker = makers[value]
                 source = device[maker]
-                if done[maker] > start:
+                if is_made[value] and done[maker] > start:
                     start = done[maker]
                 if source != at and not there[value] >> at & 1:
                     there[value] |= 1 << at

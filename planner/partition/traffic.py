@@ -21,6 +21,8 @@ from planner.partition.problem import Booleans, Floats, Integers, PartitionProbl
 
 # A device that is not chosen yet: transfers with it are paid over the other end's best link, which none undercuts.
 UNKNOWN = -1
+# In place of a stage: what is there before any has run.
+AHEAD = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,6 +87,17 @@ def _edges(problem: PartitionProblem, crossings: Crossings, num_stages: int) -> 
     np.add.at(sizes, edge_of_crossing, problem.value_bytes[crossings.values])
     ends = zip((pairs // num_stages).tolist(), (pairs % num_stages).tolist(), strict=True)
     return dict(zip(ends, sizes.tolist(), strict=True))
+
+
+def sources_of_lone_batch(flow: Traffic) -> list[list[int]]:
+    """[stages], ascending: the stages whose passes it waits for; AHEAD for stage 0 where that hands it inputs alone,
+    which leave before its pass."""
+    of_stage_0 = (flow.crossings.sources == 0) & (flow.made_in[flow.crossings.values] >= 0)
+    given_more = set(flow.crossings.targets[of_stage_0].tolist())
+    sources: list[list[int]] = [[] for _ in range(flow.num_stages)]
+    for source, target in sorted(flow.edges):
+        sources[target].append(source if source or target in given_more else AHEAD)
+    return sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

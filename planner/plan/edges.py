@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator, Mapping
 
 from planner.plan.crossing import Crossing, Residence
 from planner.plan.options import Routing
-from planner.plan.plan import StageEdge
+from planner.plan.plan import GRAPH_INPUT, Plan, StageEdge
 
 
 def stage_edges(
@@ -45,3 +45,17 @@ def _hops(crossing: Crossing, routing: Routing) -> Iterator[tuple[int, int]]:
         yield from ((crossing.source_stage, target) for target in targets)
     elif targets:
         yield from ((stage, stage + 1) for stage in range(crossing.source_stage, targets[-1]))
+
+
+def sent_ahead(plan: Plan) -> frozenset[int]:
+    """Indices of the edges that leave before the pass of their source, in inference: those that carry inputs of the
+    graph alone, so that a second tower runs beside the first one, and those of no value, which only tell of a
+    microbatch."""
+    inputs = [
+        {entry.value_id for entry in stage.liveness if entry.producer_stage == GRAPH_INPUT} for stage in plan.stages
+    ]
+    return frozenset(
+        index
+        for index, edge in enumerate(plan.edges)
+        if not edge.value_ids or (edge.source_stage == 0 and inputs[edge.target_stage].issuperset(edge.value_ids))
+    )

@@ -26,16 +26,16 @@ _PASSES = {
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`receives` and `sends` are edges; those of a backward pass carry gradients. `announces`: edges of no value, which
-    go on when the first of `receives` has come. `after` is the stage of the block that the device has to have run
-    before for the same microbatch, or NO_STAGE."""
+    """`receives` and `sends` are edges; those of a backward pass carry gradients. `ahead`: edges over which something
+    goes ahead of the pass, when the first of `receives` has come or stage 0 has taken the inputs. `after` is the stage
+    of the block that the device has to have run before for the same microbatch, or NO_STAGE."""
 
     activity: Activity
     stage: int
     microbatch: int
     receives: tuple[int, ...]
     sends: tuple[int, ...]
-    announces: tuple[int, ...] = ()
+    ahead: tuple[int, ...] = ()
     after: int = NO_STAGE
 
 
@@ -56,14 +56,14 @@ def stream_blocks(plan: Plan, schedule: Schedule, microbatches: int) -> tuple[Qu
         receives = tuple(action.index for action in lane.actions if action.kind is Kind.RECEIVE)
         stage = lane.stage_index
         middle = lane.actions.index(Action(Kind.FORWARD, stage))
-        announces = tuple(action.index for action in lane.actions[:middle] if action.kind is Kind.SEND)
+        ahead = tuple(action.index for action in lane.actions[:middle] if action.kind is Kind.SEND)
         sends = tuple(action.index for action in lane.actions[middle:] if action.kind is Kind.SEND)
         devices = plan.stages[stage].device_ids
         for copy, device_id in enumerate(devices):
             blocks = []
             for k in range(copy, microbatches, len(devices)):
                 after = last_stage.get((device_id, k), NO_STAGE)
-                blocks.append(Block(Activity.FORWARD, stage, k, receives, sends, announces, after))
+                blocks.append(Block(Activity.FORWARD, stage, k, receives, sends, ahead, after))
                 last_stage[device_id, k] = stage
             queues.append(Queue(device_id=device_id, blocks=tuple(blocks)))
     return tuple(queues)

@@ -11,9 +11,10 @@ is not done waits for nobody but its other stages, whose copies for it are the l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from planner.errors import PlanInvariantError
+from planner.plan.edges import sent_ahead
 from planner.plan.plan import Plan
 from planner.schedule.actions import Action, Kind
 from planner.schedule.schedule import Lane, Schedule
@@ -22,8 +23,9 @@ from planner.schedule.schedule import Lane, Schedule
 def check_schedule(schedule: Schedule, plan: Plan, *, capacity: int = 0) -> None:
     """Raises PlanInvariantError. `capacity`: messages that an edge holds before its sender waits; 0 is a rendezvous."""
     _check_lanes(schedule, plan)
+    ahead = sent_ahead(plan)
     for lane in schedule.lanes:
-        _check_actions(lane, plan)
+        _check_actions(lane, plan, ahead)
     _Simulation(schedule.lanes, capacity).run()
 
 
@@ -41,16 +43,16 @@ def _check_lanes(schedule: Schedule, plan: Plan) -> None:
                 )
 
 
-def _check_actions(lane: Lane, plan: Plan) -> None:
+def _check_actions(lane: Lane, plan: Plan, ahead: Container[int]) -> None:
     """A lane takes all that enters, runs its stage once and then hands on all that leaves: each exactly once.
 
-    Edges of no value leave before it runs.
+    What goes ahead leaves before it runs.
     """
     stage = lane.stage_index
-    leaving = [(i, edge) for i, edge in enumerate(plan.edges) if edge.source_stage == stage]
+    leaving = [i for i, edge in enumerate(plan.edges) if edge.source_stage == stage]
     enters = [Action(Kind.RECEIVE, i) for i, edge in enumerate(plan.edges) if edge.target_stage == stage]
-    enters += [Action(Kind.SEND, i) for i, edge in leaving if not edge.value_ids]
-    leaves = [Action(Kind.SEND, i) for i, edge in leaving if edge.value_ids]
+    enters += [Action(Kind.SEND, i) for i in leaving if i in ahead]
+    leaves = [Action(Kind.SEND, i) for i in leaving if i not in ahead]
     if stage == 0:
         enters.append(Action(Kind.TAKE_INPUT, 0))
     if stage == len(plan.stages) - 1:

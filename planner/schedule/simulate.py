@@ -111,12 +111,14 @@ class _Engine:
             heapq.heappush(self._heap, (max(ready, self._free[self._queues[queue].device_id]), ready, queue))
 
     def _tell(self, queue: int, block: Block) -> list[int]:
-        """Whoever waited for the block's edges of no value, once the first message that it receives itself is there."""
+        """Whoever waited for what goes ahead of the block's pass, once the first message that it receives itself is
+        there, or it has taken the inputs."""
         first = next(_messages(block, block.receives), None)
         if first is not None and first not in self._given:
             return []
-        at = max(self._given[first] if first else 0.0, self._ended[queue])
-        return self._give(_messages(block, block.announces), at)
+        taken = 0.0 if first else self._plan.stages[block.stage].delivery_seconds
+        at = max(self._given[first] if first else 0.0, self._ended[queue]) + taken
+        return self._give(_messages(block, block.ahead), at)
 
     def _give(self, signals: Iterable[_Signal], at: float) -> list[int]:
         """The queues that waited for one of them."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 
-from stage_daemon.runtime.actions import Action, Kind, Lane
-from stage_daemon.runtime.environment import Environment, dead_after
+from stage_daemon.runtime.actions import Kind, Lane
+from stage_daemon.runtime.environment import Environment
 from stage_daemon.runtime.timeline import Timeline, clock
 
 # Does an action of the index that it gets.
@@ -14,7 +14,8 @@ Doer = Callable[[int, Environment], None]
 
 
 class ActionLoop:
-    """Each action runs on one of several environments, `places[position]`; a value goes once nothing there reads it.
+    """Each action runs on one of several environments, `places[position]`, which loses the values that are
+    `dead[position]` behind it: see `dead_after`.
 
     `doers` has one entry for each kind that may occur: that is all that an action needs to be added here.
     `timed_as` has each action's position in the timeline's actions, or ELSEWHERE.
@@ -25,11 +26,10 @@ class ActionLoop:
         lane: Lane,
         doers: Mapping[Kind, Doer],
         places: Sequence[int],
-        reads: Callable[[Action], Sequence[int]],
+        dead: Sequence[Sequence[int]],
         timeline: Timeline,
         timed_as: Sequence[int],
     ) -> None:
-        dead = dead_after(lane, places, reads)
         self._bound = tuple(
             (doers[action.kind], action.index, place, value_ids)
             for action, place, value_ids in zip(lane, places, dead, strict=True)

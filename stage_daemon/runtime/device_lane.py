@@ -55,10 +55,6 @@ class DeviceLane(LaneInterpreter):
         self._departures = self._loop_over(range(at + 1, len(self._lane)))
         self._device_timeline = DeviceTimeline(self._timed)
         self.timelines += (self._device_timeline,)
-        needed = {value_id for action in self._lane[at + 1 :] for value_id in self._reads(action)}
-        self._read_by_pass_alone = tuple(
-            value_id for value_id in self._around.stages[self.stage].input_ids if value_id not in needed
-        )
         self._may_receive = threading.Semaphore(_MOST_RECEIVED)
         self._may_launch = threading.Semaphore(_MOST_LAUNCHED)
         self._received: queue.SimpleQueue[tuple[Environment, Event]] = queue.SimpleQueue()
@@ -98,7 +94,7 @@ class DeviceLane(LaneInterpreter):
         begins = streams.mark(streams.compute, timed=True)
         timeline.launching(self._at)
         self._forward(self.stage, environment)
-        environment.drop(self._read_by_pass_alone)
+        environment.drop(self._dead[self._at])
         if environment.failure is not None:
             timeline.given_up()
             return None

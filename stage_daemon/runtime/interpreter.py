@@ -12,7 +12,7 @@ from stage_daemon.randomness import drawing
 from stage_daemon.runtime.action_loop import ActionLoop
 from stage_daemon.runtime.actions import Action, Kind, Lane
 from stage_daemon.runtime.egress import Egress, Result
-from stage_daemon.runtime.environment import Environment, reading
+from stage_daemon.runtime.environment import Environment, dead_after, reading
 from stage_daemon.runtime.failures import raise_if_ruinous, stage_failure
 from stage_daemon.runtime.ingress import Ingress
 from stage_daemon.runtime.metrics import StageMetrics
@@ -88,7 +88,9 @@ class LaneInterpreter:
             Kind.SEND: self._send,
             Kind.GIVE_OUTPUT: self._give_output,
         }
-        self._reads = reading(surroundings.stages, surroundings.edges, surroundings.output_ids)
+        reads = reading(surroundings.stages, surroundings.edges, surroundings.output_ids)
+        # By action.
+        self._dead = dead_after(lane, [0] * len(lane), reads)
         self.stage = stage_of(lane)
         # What only hands on for copies of a stage has not run it.
         self._metrics = surroundings.metrics[self.stage] if runs_a_stage(lane) else StageMetrics()
@@ -108,11 +110,11 @@ class LaneInterpreter:
         self._loop = self._loop_over(range(len(self._lane)))
 
     def _loop_over(self, positions: range) -> ActionLoop:
-        """Those actions of the lane, on a timeline of their own."""
-        lane = tuple(self._lane[position] for position in positions)
+        """Those actions of the lane, on a timeline of their own. What later ones read stays."""
+        lane, dead = self._lane[positions.start : positions.stop], self._dead[positions.start : positions.stop]
         timeline = Timeline(self._timed)
         self.timelines += (timeline,)
-        return ActionLoop(lane, self._doers, [0] * len(lane), self._reads, timeline, positions)
+        return ActionLoop(lane, self._doers, [0] * len(lane), dead, timeline, positions)
 
     def _run(self) -> None:
         with torch.no_grad():

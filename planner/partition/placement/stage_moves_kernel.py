@@ -55,7 +55,7 @@ class ValueCosts(NamedTuple):
     """`seconds` [passes, 2, links, values]: a value from one stage to another is paid by both, by its maker once, at
     the dearest link, and by who reads it. `buffered` [values] bytes at either end, `given` where it is read, for each
     microbatch that is `kept` [stages]. `link` [devices, devices] of those that are unlike. Gradients of those that
-    `comes_back` [values] says come back."""
+    `comes_back` [values] says come back; `is_input` [values] says what the caller gives."""
 
     seconds: Floats
     link: Integers
@@ -63,6 +63,7 @@ class ValueCosts(NamedTuple):
     given: Floats
     kept: Floats
     comes_back: Booleans
+    is_input: Booleans
 
 
 class Pipeline(NamedTuple):
@@ -110,9 +111,9 @@ class Pipeline(NamedTuple):
 class State(NamedTuple):
     """What a search changes. `stage` [items], `device` [stages]. `readers` [values, stages] count items, and the
     caller; `stages_reading` [values] those with any. `messages` [passes, stages, stages]: values from one to the other,
-    or whose gradients come back from the other. `sums` [NUM_SUMS, stages], without latencies; `waits` [3, 2, stages] of
-    those that were last filled in, of what is taken, what is sent, and until what is sent is handed over. `num_items`
-    [stages].
+    or whose gradients come back from the other; `given` [stages]: of them, inputs that the first stage hands on. `sums`
+    [NUM_SUMS, stages], without latencies; `waits` [3, 2, stages] of those that were last filled in, of what is taken,
+    what is sent, and until what is sent is handed over. `num_items` [stages].
 
     `beside` [2, items]: of an item's neighbours behind and before it, how many share its stage. `able` [2, items], the
     first `num_able` of each row: those with none, that can move to a later and to an earlier stage; `place` in it, -1
@@ -125,6 +126,7 @@ class State(NamedTuple):
     readers: Integers
     stages_reading: Integers
     messages: Integers
+    given: Integers
     sums: Floats
     waits: Floats
     num_items: Integers
@@ -150,6 +152,7 @@ def recount(pipeline: Pipeline, state: State) -> None:
     readers[:, :] = 0
     stages_reading[:] = 0
     messages[:, :, :] = 0
+    state.given[:] = 0
     sums[:, :] = 0.0
     sums[USED] = pipeline.fixed
     num_items[:] = 0
@@ -168,7 +171,7 @@ def recount(pipeline: Pipeline, state: State) -> None:
             _count(readers, stages_reading, value, pipeline.returning, 1)
         source, others = _sender(maker, stage, readers, stages_reading, value)
         if others > 0:
-            _pay(pipeline.of_values, device, readers, messages, sums, value, source, others, 1)
+            _pay(pipeline.of_values, device, readers, messages, state.given, sums, value, source, others, 1)
 
 
 @compiled
@@ -212,7 +215,7 @@ def _sender(
 
 @compiled
 def _pay(
-    values: ValueCosts, device: Integers, readers: Integers, messages: Integers, sums: Floats,
+    values: ValueCosts, device: Integers, readers: Integers, messages: Integers, given: Integers, sums: Floats,
     value: int, source: int, others: int, sign: int,
 ) -> None:  # fmt: skip
     """Adds what stages pay for the value between its sender and the others that read it, or takes it back."""
@@ -228,6 +231,8 @@ def _pay(
         sums[TAKEN + FORWARD, target] += sign * values.seconds[FORWARD, 1, link, value]
         sums[USED, target] += sign * (values.buffered[value] + values.kept[target] * values.given[value])
         messages[FORWARD, source, target] += sign
+        if values.is_input[value]:
+            given[target] += sign
         if goes_back:
             dearest_back = max(dearest_back, values.seconds[BACKWARD, 0, link, value])
             sums[SENT + BACKWARD, target] += sign * values.seconds[BACKWARD, 1, link, value]
@@ -270,7 +275,8 @@ def _shift(pipeline: Pipeline, state: State, item: int, target: int) -> None:
 def _carry(pipeline: Pipeline, state: State, item: int, target: int) -> None:
     """The item with all that it costs. Which items are able to move is left as it was."""
     maker, values, stage, device, readers = pipeline.maker, pipeline.of_values, state.stage, state.device, state.readers
-    stages_reading, messages, sums, origin = state.stages_reading, state.messages, state.sums, state.stage[item]
+    stages_reading, messages, given, sums = state.stages_reading, state.messages, state.given, state.sums
+    origin = state.stage[item]
     first, last = pipeline.touched_first[item], pipeline.touched_first[item + 1]
     for at in range(first, last):
         value = pipeline.touched[at]
@@ -279,7 +285,7 @@ def _carry(pipeline: Pipeline, state: State, item: int, target: int) -> None:
         if not is_read or readers[value, origin] == 1 or readers[value, target] == 0:
             source, others = _sender(maker, stage, readers, stages_reading, value)
             if others > 0:
-                _pay(values, device, readers, messages, sums, value, source, others, -1)
+                _pay(values, device, readers, messages, given, sums, value, source, others, -1)
         if is_read:
             _count(readers, stages_reading, value, origin, -1)
             _count(readers, stages_reading, value, target, 1)
@@ -289,7 +295,7 @@ def _carry(pipeline: Pipeline, state: State, item: int, target: int) -> None:
         if maker[value] == item or readers[value, target] == 1 or readers[value, origin] == 0:
             source, others = _sender(maker, stage, readers, stages_reading, value)
             if others > 0:
-                _pay(values, device, readers, messages, sums, value, source, others, 1)
+                _pay(values, device, readers, messages, given, sums, value, source, others, 1)
     kinds, items = pipeline.kind, pipeline.of_items
     _hold(items, sums, state.num_items, item, origin, kinds[device[origin]], -1)
     _hold(items, sums, state.num_items, item, target, kinds[device[target]], 1)
@@ -396,7 +402,8 @@ def energy(pipeline: Pipeline, state: State, passes: Passes, doublings: int, lim
     rest = over + _EVENNESS * np.sqrt(total / num_stages)
     if rest > limit:
         return np.inf
-    count = _fill(sums, state.waits, state.messages, state.num_items, state.rank, pipeline.turns.splits, passes)
+    splits = pipeline.turns.splits
+    count = _fill(sums, state.waits, state.messages, state.given, state.num_items, state.rank, splits, passes)
     state.value[0] = last_end(pipeline.turns, passes, count, (limit - rest) / scale)
     whole: float = rest + state.value[0] * scale
     return whole
@@ -434,10 +441,15 @@ def _wait(
 
 @compiled
 def _fill(
-    sums: Floats, waits: Floats, messages: Integers, num_items: Integers, rank: Integers, splits: bool, passes: Passes
-) -> int:
-    """The passes of stages that hold something, one stage after the other. How many these are."""
+    sums: Floats, waits: Floats, messages: Integers, given: Integers, num_items: Integers, rank: Integers, splits: bool,
+    passes: Passes,
+) -> int:  # fmt: skip
+    """The passes of stages that hold something, one stage after the other. How many these are.
+
+    In a lone batch what the first stage is given leaves ahead of its pass, where nothing else goes with it.
+    """
     count, sources, num_sources, returns = 0, passes.sources, passes.num_sources, messages.shape[0] > BACKWARD
+    was_ahead = True
     for stage in range(num_items.size):
         if num_items[stage] == 0:
             continue
@@ -450,24 +462,29 @@ def _fill(
                 # A lone batch is over when all have computed, whatever some are still sending.
                 passes.seconds[way, count] += sums[SENT + way, stage] + waits[_SENT, way, stage]
             num_sources[way, count] = 0
-        gives_back = False
+        gives_back, size = False, 0
         for other in range(stage):
             giver = rank[other]
             if messages[FORWARD, other, stage] > 0:
-                sources[FORWARD, count, num_sources[FORWARD, count]] = giver
-                num_sources[FORWARD, count] += 1
+                sources[FORWARD, count, size] = giver
+                size += 1
             if returns and messages[BACKWARD, other, stage] > 0:
                 sources[BACKWARD, giver, num_sources[BACKWARD, giver]] = count
                 num_sources[BACKWARD, giver] += 1
                 gives_back = True
-        if num_sources[FORWARD, count] == 0 and count > 0:
-            # In a step it hears of a microbatch from the stage before it, of a lone batch when that one does.
-            if returns:
-                sources[FORWARD, count, 0] = count - 1
-                num_sources[FORWARD, count] = 1
-            elif num_sources[FORWARD, count - 1] > 0:
-                sources[FORWARD, count, 0] = sources[FORWARD, count - 1, 0]
-                num_sources[FORWARD, count] = 1
+        is_ahead = False
+        if returns and size == 0 and count > 0:
+            # It hears of a microbatch from the stage before it.
+            sources[FORWARD, count, 0], size = count - 1, 1
+        elif not returns and 0 < messages[FORWARD, 0, stage] == given[stage]:
+            size -= 1
+            sources[FORWARD, count, 0], is_ahead = sources[FORWARD, count, size], True
+        elif not returns and size == 0 and count > 0:
+            # It hears of a lone batch when the stage before it does.
+            is_ahead = was_ahead
+            if not is_ahead:
+                sources[FORWARD, count, 0], size = sources[FORWARD, count - 1, 0], 1
+        num_sources[FORWARD, count], was_ahead = size, is_ahead or count == 0
         if splits:
             passes.weights[count] = sums[WORK + (_WEIGHTS if gives_back else BACKWARD), stage]
             passes.lag[BACKWARD, count] -= passes.weights[count]

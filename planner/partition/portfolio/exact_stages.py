@@ -25,6 +25,7 @@ from planner.partition.objective import Objective
 from planner.partition.ordered.hosts import hosts_of
 from planner.partition.ordered.memory_tiers import everything_bytes
 from planner.partition.portfolio.portfolio import PROVEN, Portfolio
+from planner.partition.traffic import AHEAD
 
 # More bundles have more sets that may be the next stage than are worth listing.
 MAX_BUNDLES = 10
@@ -166,7 +167,8 @@ class _Search(ABC):
         """None where it does not fit, or another order of the same stages stands for it."""
         stage, members = len(prefix.devices), prefix.members | own
         entering = self._entering(prefix, own, members) if stage else []
-        sources = tuple(sorted({source for _, source in entering}))
+        given_more = any(source == 0 and self._maker[value] >= 0 for value, source in entering)
+        sources = tuple(sorted({source if source or given_more else AHEAD for _, source in entering}))
         # Memory may tell them apart.
         if stage and not self._is_tight and prefix.devices[-1] == device and self._join(prefix, sources, members):
             return None
@@ -270,6 +272,8 @@ class _Latency(_Search):
         # Which have to have run: others only have an order.
         self._makers, readers = neighbours(self._problem, portfolio.bundles)
         self._order = topological_order(portfolio.bundles.before, portfolio.bundles.after)
+        owner, count = portfolio.bundles.bundle_of_node, portfolio.bundles.count
+        self._deliveries = [np.bincount(owner, row, count).tolist() for row in self._problem.delivery_seconds]
         # Each stage for another, by what it is given.
         self._all_wait = all(
             any(self._maker[value] != bundle for value in reads) for bundle, reads in enumerate(self._reads)
@@ -285,7 +289,7 @@ class _Latency(_Search):
         if self._problem.relay:
             return True
         last = len(prefix.devices) - 1
-        if not set(sources) <= {*prefix.sources[-1], last}:
+        if not set(sources) <= {*prefix.sources[-1], last, *([AHEAD] if last == 0 else [])}:
             return False
         left = self._all & ~members
         return not any(
@@ -301,6 +305,7 @@ class _Latency(_Search):
         done, free = times_of_lone_batch(
             prefix.devices,
             prefix.sources,
+            taken=self._taken(prefix),
             received=prefix.received,
             forward=self._seconds_of_stages(prefix),
             sent=[largest + sum(values.values()) for largest, values in prefix.sends],
@@ -310,6 +315,11 @@ class _Latency(_Search):
         return replace(
             prefix, done=tuple(done), free=tuple(free.get(device, 0.0) for device in range(len(self._rooms)))
         )
+
+    def _taken(self, prefix: _Prefix) -> float:
+        """When the first stage has the inputs."""
+        row, own = self._deliveries[prefix.devices[0]], prefix.bundles[0]
+        return float(sum(seconds for bundle, seconds in enumerate(row) if own >> bundle & 1))
 
     def _bound(self, prefix: _Prefix) -> float:
         bound = max(prefix.done)
@@ -337,7 +347,8 @@ class _Latency(_Search):
             for value in values
             if (maker := self._maker[value]) < 0 or prefix.members >> maker & 1
         ]
-        start = max((prefix.done[source] for _, source in inputs), default=0.0)
+        # What the program takes may go ahead.
+        start = max((prefix.done[source] for value, source in inputs if self._maker[value] >= 0), default=0.0)
         best = math.inf
         for device, free in enumerate(prefix.free):
             latency = transfer_seconds = 0.0

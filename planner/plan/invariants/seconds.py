@@ -15,6 +15,7 @@ from itertools import product
 
 from planner.cost.inventory import LinkSpeed
 from planner.partition.objective import Objective
+from planner.plan.edges import sent_ahead
 from planner.plan.invariants.broken import broken
 from planner.plan.plan import Plan, Stage, StageEdge
 from planner.plan.update import device_updates
@@ -108,15 +109,17 @@ def _direction_seconds(plan: Plan, edges: Sequence[StageEdge], sizes: Mapping[in
 def _latency(plan: Plan, receive_seconds: Sequence[float], send_seconds: Sequence[float]) -> float:
     """A device is busy with a stage from when it may receive until it has sent.
 
-    What an edge carries is there when its source has run; an empty edge only tells of the batch, as soon as its source
-    knows of it from the first of its own edges. Edges are sorted by source.
+    What an edge carries is there when its source has run; over an edge that goes ahead, as soon as its source knows of
+    the batch from the first of its own edges, or has taken the inputs. Edges are sorted by source.
     """
     busy_until = {device.id: 0.0 for device in plan.inventory.devices}
-    ended, told_at = list[float](), list[float]()
+    ended, told_at, ahead = list[float](), list[float](), sent_ahead(plan)
     for stage, into, out in zip(plan.stages, receive_seconds, send_seconds, strict=True):
-        entering = [edge for edge in plan.edges if edge.target_stage == stage.index]
-        there = [ended[edge.source_stage] if edge.value_ids else told_at[edge.source_stage] for edge in entering]
-        told_at.append(there[0] if there else 0.0)
+        entering = [
+            (index, edge.source_stage) for index, edge in enumerate(plan.edges) if edge.target_stage == stage.index
+        ]
+        there = [told_at[source] if index in ahead else ended[source] for index, source in entering]
+        told_at.append(there[0] if there else stage.delivery_seconds)
         start = max([busy_until[stage.device_ids[0]], *there])
         ended.append(start + into + stage.forward_seconds)
         busy_until[stage.device_ids[0]] = ended[-1] + out

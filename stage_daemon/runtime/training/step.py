@@ -20,7 +20,7 @@ from stage_daemon.randomness import drawing
 from stage_daemon.runtime.action_loop import ActionLoop
 from stage_daemon.runtime.actions import Action, Kind, Lane
 from stage_daemon.runtime.choices import Choice, parts_of
-from stage_daemon.runtime.environment import Environment, reading
+from stage_daemon.runtime.environment import Environment, dead_after, reading
 from stage_daemon.runtime.failures import raise_if_ruinous, stage_failure
 from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.stage import Stage
@@ -211,9 +211,9 @@ class StepInterpreter:
         ]
         places = list(dict.fromkeys(keys))
         at = {key: place for place, key in enumerate(places)}
-        timeline = self._passes.timelines[0]
-        loop = ActionLoop(lane, self._doers, [at[key] for key in keys], self._reads, timeline, timed_as)
-        return loop, places
+        of_actions = [at[key] for key in keys]
+        dead, timeline = dead_after(lane, of_actions, self._reads), self._passes.timelines[0]
+        return ActionLoop(lane, self._doers, of_actions, dead, timeline, timed_as), places
 
     def _place(self, environment: Environment) -> int:
         """Of its microbatch among those of the request."""

@@ -40,7 +40,7 @@ class Reckoner:
         assert problem.training is None
         assert not problem.shown_root.size
         self.problem = problem
-        self._seconds = problem.compute_seconds.tolist()
+        self._seconds, self._deliveries = problem.compute_seconds.tolist(), problem.delivery_seconds.tolist()
         self._latency, self._per_byte = problem.link_latency_seconds.tolist(), problem.link_seconds_per_byte.tolist()
         self._sizes, self._maker = problem.value_bytes.tolist(), problem.value_producer.tolist()
         self._returned = problem.value_returned.tolist()
@@ -68,7 +68,8 @@ class Reckoner:
         for stage, device in enumerate(devices):
             loads[device] += compute[stage] + sum(moving[stage])
             peaks[device] += parted.stage_bytes[stage]
-        latency_seconds = self._lone_batch(compute, moving, parted.sends, devices)
+        taken = sum(self._deliveries[devices[0]][node] for node in parted.nodes[0])
+        latency_seconds = self._lone_batch(compute, moving, parted.sends, devices, taken)
         return Reckoned(loads=loads, peaks=peaks, latency_seconds=latency_seconds)
 
     def _part(self, stages: tuple[int, ...], count: int) -> _Parted:
@@ -123,16 +124,21 @@ class Reckoner:
         moving: list[tuple[float, float]],
         sends: list[tuple[int, int, int]],
         devices: Sequence[int],
+        taken: float,
     ) -> float:
         """Stage by stage: after the stages of its device, and after those that it waits for.
 
-        One that reads nothing knows of the batch when the one before it does: from the first that it waits for itself.
+        Inputs come once stage 0 has taken them, where nothing that it makes goes with them. One that reads nothing
+        knows of the batch when the one before it does: from the first that it waits for itself.
         """
-        ended, heard, busy = list[float](), [0.0], [0.0] * len(self._rooms)
+        ended, heard, busy = list[float](), [taken], [0.0] * len(self._rooms)
         for stage, device in enumerate(devices):
             sources = sorted({source for _, source, target in sends if target == stage})
-            heard.append(ended[sources[0]] if sources else heard[-1])
-            start = max([busy[device], heard[-1], *(ended[source] for source in sources)])
+            of_first = [value for value, source, target in sends if source == 0 and target == stage]
+            waits = any(self._maker[value] >= 0 for value in of_first)
+            there = [ended[source] if source or waits else taken for source in sources]
+            heard.append(there[0] if there else heard[-1])
+            start = max([busy[device], *(there or heard[-1:] if stage else [])])
             ended.append(start + moving[stage][0] + compute[stage])
             busy[device] = ended[stage] + moving[stage][1]
         return max(ended)

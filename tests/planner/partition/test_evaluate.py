@@ -92,8 +92,43 @@ def test_a_device_runs_one_stage_at_a_time() -> None:
     evaluation = evaluate(
         two_second_branches(3), Assignment(stage_of_node=(0, 1, 2), device_of_stage=(0, 1, 0), reasons=())
     )
-    # The first sends what it got to the second, runs the third from 2.25 on; that waits for the second's result too.
-    assert evaluation.latency_seconds == 2.0 + 0.25 + 2.0 + 0.25 + 2.0
+    # The second gets the input ahead of the first's pass. The first has sent it at 2.25, and runs the third then, which
+    # is given the second's result.
+    assert evaluation.latency_seconds == 2.0 + 0.25 + 0.25 + 2.0
+
+
+def two_towers(reads: list[list[int]], *, relay: bool = False) -> Evaluation:
+    """Four stages of one node each, on devices of their own; two inputs, the other values in the order of the nodes."""
+    case = problem(
+        compute_seconds=[[8.0, 2.0, 1.0, 1.0]] * 4,
+        reads=reads,
+        value_bytes=[0] * 6,
+        num_inputs=2,
+        latency=0.5,
+        relay=relay,
+    )
+    return evaluated(case, (0, 1, 2, 3, 4), (0, 1, 2, 3))
+
+
+def test_a_stage_that_is_given_inputs_alone_runs_beside_the_first() -> None:
+    assert two_towers([[0], [1], [3], [2, 4]]).latency_seconds == 8.0 + 0.5 + 1.0
+    # What waits for the second does not wait for the first.
+    assert two_towers([[0], [1], [1, 3], [4]]).latency_seconds == 8.0
+    # A stage that reads nothing hears of the batch as soon as the one before it.
+    assert two_towers([[0], [1], [], [3]]).latency_seconds == 8.0
+    assert two_towers([[0], [2], [1, 3], []]).latency_seconds == 8.0 + 2.5 + 1.5
+    assert two_towers([[0], [1], [3], [4]], relay=True).latency_seconds == 8.0
+
+
+def test_inputs_wait_for_what_goes_with_them() -> None:
+    assert two_towers([[0], [1, 2], [3], [4]]).latency_seconds == 8.0 + 2.5 + 1.5 + 1.5
+    assert two_towers([[0], [1], [3], [2, 4]], relay=True).latency_seconds == 8.0 + 2.5 + 1.5 + 1.5
+
+
+def test_what_goes_ahead_waits_until_the_inputs_are_taken() -> None:
+    case = problem(compute_seconds=[[8.0, 7.0]] * 2, reads=[[0], [0]], value_bytes=[0] * 3)
+    delivered = replace(case, delivery_seconds=np.array([[3.0, 0.0]] * 2))
+    assert evaluated(delivered, (0, 1, 2), (0, 1)).latency_seconds == 3.0 + 7.0
 
 
 def test_a_device_sends_before_its_next_stage_begins() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from planner.errors import PlanInvariantError
+from planner.plan.edges import sent_ahead
 from planner.plan.options import Routing
 from planner.plan.plan import Plan
 from planner.schedule.actions import Action, Kind
@@ -84,6 +85,28 @@ def test_what_only_tells_of_a_microbatch_goes_out_first() -> None:
     late = with_lane(schedule, 0, TAKE_INPUT, *others, empty_send)
     with pytest.raises(PlanInvariantError, match="stage 0 before it runs"):
         check_schedule(late, plan)
+
+
+def towers(*, routing: Routing = Routing.DIRECT) -> Plan:
+    """Each of the first two stages reads an input of its own; the third joins them and reads the first input again."""
+    writer = GraphWriter()
+    one, other = writer.input(), writer.input()
+    first, second = writer.multiply(one), writer.multiply(other)
+    joined = writer.multiply(writer.multiply(first, second), one)
+    return plan_of(writer.graph(joined), (0, 1, 2, 2), routing)
+
+
+def test_inputs_go_ahead_where_nothing_goes_with_them() -> None:
+    plan = towers()
+    assert [(edge.source_stage, edge.target_stage) for edge in plan.edges] == [(0, 1), (0, 2), (1, 2)]
+    assert sent_ahead(plan) == {0}
+    schedule = inference_schedule(plan)
+    assert schedule.lanes[0].actions == (TAKE_INPUT, send(0), forward(0), send(1))
+    check_schedule(schedule, plan)
+    with pytest.raises(PlanInvariantError, match="stage 0 before it runs"):
+        check_schedule(with_lane(schedule, 0, TAKE_INPUT, forward(0), send(0), send(1)), plan)
+    # What the first stage makes passes through the second.
+    assert sent_ahead(towers(routing=Routing.RELAY)) == set()
 
 
 def test_stages_of_one_device_have_a_lane_each() -> None:

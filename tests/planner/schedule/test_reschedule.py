@@ -12,6 +12,7 @@ from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.errors import OptionsError, PlanInvariantError
 from planner.graph.ir import Graph
 from planner.partition.objective import NAMED_SCHEDULES, Objective, PipelineSchedule, Training
+from planner.plan.depths import edge_depths
 from planner.plan.invariants.memory import kept_microbatches
 from planner.plan.invariants.pass_orders import check_pass_orders
 from planner.plan.options import BalancedMode, Mode, OptimalMode, PlanOptions
@@ -60,7 +61,7 @@ def best_plan() -> Plan:
 
 def seconds_of(plan: Plan) -> float:
     schedule = training_schedule(plan)
-    check_training_schedule(schedule, plan)
+    check_training_schedule(schedule, plan, depths=edge_depths(plan))
     return simulate(plan, schedule, microbatches=schedule.microbatches).makespan_seconds
 
 

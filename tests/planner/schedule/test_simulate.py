@@ -27,7 +27,7 @@ from planner.schedule.timeline import Activity, Simulation
 from planner.schedule.trace import chrome_trace
 from planner.schedule.training import training_schedule
 from tests.builders.plans import plan_of
-from tests.builders.random_graphs import random_graph, random_stages
+from tests.builders.random_graphs import GraphWriter, random_graph, random_stages
 from tests.planner.schedule.steps import chain_plan, training_plan
 from tests.random_examples import random_seeds
 
@@ -156,6 +156,24 @@ def test_a_pass_waits_for_the_last_of_its_messages() -> None:
     # Forward 1 s each, backward 2 s: the third stage's gradient is there at 5 s, the second's at 7 s.
     assert step(plan).makespan_seconds == pytest.approx(9.0)
     assert stream(plan, 1).output_seconds == pytest.approx((3.0,))
+
+
+def test_what_goes_ahead_leaves_once_the_inputs_are_taken() -> None:
+    writer = GraphWriter()
+    one, other = writer.input(), writer.input()
+    joined = writer.multiply(writer.multiply(one), writer.multiply(other))
+    plan = plan_of(writer.graph(joined), (0, 1, 2))
+    first, second, last = (
+        replace(stage, compute_seconds=seconds, delivery_seconds=delivery)
+        for stage, seconds, delivery in zip(plan.stages, (8.0, 2.0, 1.0), (3.0, 0.0, 0.0), strict=True)
+    )
+    simulation = stream(replace(plan, stages=(first, second, last)), 2)
+    starts = {(e.stage, e.microbatch): e.start_seconds for e in simulation.events if e.activity is Activity.FORWARD}
+    assert starts[0, 0] == 3.0
+    assert 3.0 < starts[1, 0] < 3.01
+    assert simulation.output_seconds[0] == pytest.approx(12.0, abs=0.01)
+    # The second's inputs are taken when the first microbatch has left.
+    assert starts[1, 1] == pytest.approx(starts[0, 1], abs=0.01)
 
 
 def test_an_edge_of_no_value_takes_no_time_and_goes_out_before_the_stage_runs() -> None:

@@ -19,7 +19,9 @@ from stage_daemon.runtime.interpreter import LaneInterpreter, Surroundings
 from stage_daemon.runtime.metrics import StageMetrics
 from stage_daemon.runtime.stage import Stage
 from stage_daemon.runtime.timeline import COMPUTE, RECEIVES, SENDS
+from stage_daemon.transport.parcel import Parcel, ParcelKind
 from stage_daemon.transport.streams import Copies, Streams
+from tests.stage_daemon.transport.edges import edge_of, tensor
 from tests.stage_daemon.transport.made_up_device import MadeUpStreams
 from tests.waiting import WAIT_SECONDS, wait_for
 
@@ -27,21 +29,52 @@ LANE = (Action(Kind.TAKE_INPUT, 0), Action(Kind.FORWARD, 0), Action(Kind.GIVE_OU
 NUM = 5
 
 
+EDGE = edge_of(tensor(1, "hidden", torch.float32, 2))
+
+
+class Sent:
+    """A channel that keeps what it is to send."""
+
+    edge = EDGE
+
+    def __init__(self, parcels: list[Parcel]) -> None:
+        self._parcels = parcels
+
+    def send(self, parcel: Parcel) -> int:
+        self._parcels.append(parcel)
+        return 0
+
+    def prepare(self, parcel: Parcel) -> Callable[[], int]:
+        return lambda: self.send(parcel)
+
+    def wait(self, timeout_seconds: float | None = None) -> None:
+        del timeout_seconds
+
+    def close(self) -> None:
+        pass
+
+
 class Running:
     """The lane on its threads. `taken` has what was received, `given` what left it."""
 
-    def __init__(self, streams: Streams | None, forward: Callable[[torch.Tensor], tuple[torch.Tensor]]) -> None:
+    def __init__(
+        self,
+        streams: Streams | None,
+        forward: Callable[[torch.Tensor], tuple[torch.Tensor]],
+        lane: tuple[Action, ...] = LANE,
+    ) -> None:
         self.taken: list[int] = []
         self.given: list[Result] = []
         self.may_give = threading.Semaphore(0)
         self.errors: list[BaseException] = []
+        self.sent: list[Parcel] = []
         self.ingress = Ingress(lambda submission: None)
         self.metrics = StageMetrics()
         around = Surroundings(
             deployment_id="dep-1",
             stages={0: Stage(index=0, device_id="gpu", run=forward, input_ids=(1,), output_ids=(2,))},
-            edges={},
-            senders={},
+            edges={EDGE.id: EDGE},
+            senders={EDGE.id: Sent(self.sent)},
             receivers={},
             metrics={0: self.metrics},
             input_ids=(1,),
@@ -50,7 +83,7 @@ class Running:
             egress=Egress(1, self._give),
             streams=streams,
         )
-        self.interpreter = interpreter_of(LANE, around)
+        self.interpreter = interpreter_of(lane, around)
 
     def submit(
         self, sequence: int, item: torch.Tensor, on_device: Callable[..., tuple[torch.Tensor, ...]] = tuple
@@ -126,6 +159,21 @@ def test_a_microbatch_is_computed_before_it_leaves_and_its_memory_is_kept_for_th
         ("host waits for", "compute"),
         ("kept for", way_out),
     ]
+
+
+def test_what_is_sent_ahead_of_a_pass_is_still_there_for_it() -> None:
+    take, forward, give = LANE
+    running = Running(MadeUpStreams(), lambda hidden: (hidden + 1,), (take, Action(Kind.SEND, EDGE.id), forward, give))
+    with running.going_on():
+        running.submit(0, torch.ones(2))
+        running.may_give.release()
+        wait_for(lambda: len(running.given) == 1, "it to leave")
+    [result] = running.given
+    assert result.failure is None
+    assert [item.tolist() for item in result.items] == [[2.0, 2.0]]
+    ahead, end = running.sent
+    assert [item.tolist() for item in ahead.items] == [[1.0, 1.0]]
+    assert end.kind is ParcelKind.END
 
 
 def test_inputs_are_copied_on_the_way_in_and_the_host_waits_for_none_of_them() -> None:

@@ -122,7 +122,7 @@ def test_a_reader_sees_whole_runs_while_the_lane_goes_on() -> None:
         LANE,
         dict.fromkeys((action.kind for action in LANE), lambda index, environment: None),
         [0] * len(LANE),
-        lambda action: (),
+        [()] * len(LANE),
         timeline,
         range(len(LANE)),
     )
