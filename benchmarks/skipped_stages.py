@@ -1,4 +1,5 @@
-"""A pipeline of stages that only wait, with and without a large value that the first gives the last.
+"""A pipeline of stages that only wait: with and without a large value that the first gives the last, and with one of
+them beside all the others instead of in front of them.
 
 From the repository's root: `.venv/bin/python -m benchmarks.skipped_stages [--stages 6] [--milliseconds 30]
 [--mebibytes 2]`. One daemon for each stage. Ideal is a stage's own time, and the pipeline filled once. Ratios are of
@@ -34,8 +35,8 @@ def main() -> None:
     with ExitStack() as stack:
         _, client = stack.enter_context(waiting_daemons(stages, memory_bytes=None))
         pipelines = {
-            name: stack.enter_context(_deployed(client, Waiting(stages, seconds, skips=name == "skipped"), batch))
-            for name in ("plain", "skipped")
+            name: stack.enter_context(_deployed(client, Waiting(stages, seconds, name), batch))
+            for name in ("plain", "skipped", "beside")
         }
         ideal = seconds * (1 + (stages - 1) / MICROBATCHES)
         print(f"{stages} stages of {arguments.milliseconds:g} ms, {arguments.mebibytes} MiB from the first to the last")
@@ -50,20 +51,25 @@ def main() -> None:
 
 
 class Waiting(nn.Module):
-    """Each stage waits. With `skips` the last one adds up what the first has made of `mask`, else the first does."""
+    """Each stage waits. `way` "skipped": the last one adds up what the first has made of `mask`; "beside": what the
+    second has, and the third reads nothing of it; else the first does."""
 
-    def __init__(self, stages: int, seconds: float, *, skips: bool) -> None:
+    def __init__(self, stages: int, seconds: float, way: str) -> None:
         super().__init__()
-        self.skips = skips
+        self.way = way
         self.stages = nn.ModuleList(Nap(seconds) for _ in range(stages))
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        first, second, *others = self.stages
         doubled = mask * 2
-        if not self.skips:
-            x = x + doubled.sum()
-        for stage in self.stages:
+        x = first(x if self.way != "plain" else x + doubled.sum())
+        if self.way == "beside":
+            doubled = second(doubled)
+        else:
+            x = second(x)
+        for stage in others[:-1]:
             x = stage(x)
-        return x + doubled.sum() if self.skips else x
+        return others[-1](x if self.way == "plain" else x + doubled.sum())
 
 
 class Nap(nn.Module):
