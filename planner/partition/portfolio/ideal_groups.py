@@ -155,9 +155,11 @@ def in_groups(held: Held, most: int) -> Groups:
     """`most` groups or a few more than there are levels of the path, as narrow as they can be."""
     least, greatest, level = held.least, held.most, held.num_of_path
     size, whole = level.size, float(held.most[-1])
-    # The empty ideal and the whole are by themselves; beside each, something that is left out may be done or not.
+    # The empty ideal and the whole are by themselves; beside each, something that is left out may be done or not. What
+    # holds something that waits for a bundle which is left out, and not all that this waits for, is no ideal of the
+    # whole program: without a bundle of several nodes, nobody waits for all of them.
     at = np.arange(size)
-    inner = at[((at > 0) | (greatest > 0)) & ((at < size - 1) | (least < whole))]
+    inner = at[((at > 0) | (greatest > 0)) & ((at < size - 1) | (least < whole)) & (least <= greatest)]
     order = inner[np.lexsort((least[inner], level[inner]))]
     segments = _segments(level[order], least[order], greatest[order])
     narrow, wide = 0.0, 2 * whole

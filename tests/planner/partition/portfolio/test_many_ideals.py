@@ -138,7 +138,7 @@ def test_each_ideal_is_in_groups_of_all_it_may_hold(data: st.DataObject) -> None
     path = path_of_strides(fewer.problem, fewer.bundles, fewer.unlinked, data.draw(st.integers(1, 5)))
     held = Held(fewer.words, fewer.work, path)
     groups = in_groups(held, data.draw(st.integers(1, 30)))
-    assert set(groups.ideal.tolist()) == set(range(fewer.words.shape[0]))
+    assert set(groups.ideal.tolist()) == set(np.flatnonzero(held.least <= held.most).tolist())
     assert (groups.num_of_path[groups.first] == held.num_of_path[groups.ideal]).all()
     assert (groups.num_of_path[groups.last] == held.num_of_path[groups.ideal]).all()
     inner = slice(1, -1)
@@ -148,6 +148,22 @@ def test_each_ideal_is_in_groups_of_all_it_may_hold(data: st.DataObject) -> None
     for first, last in zip(groups.first.tolist(), groups.last.tolist(), strict=True):
         assert (groups.low[first + 1 : last + 1] == groups.high[first:last]).all()
     assert (np.diff(groups.num_of_path) >= 0).all()
+
+
+def test_what_waits_for_part_of_a_bundle_that_is_left_out_waits_for_all_that_it_reads() -> None:
+    """Nodes 2 and 3 are a bundle, which reads both others; the last node reads the first half alone."""
+    problem = problem_of(
+        compute_seconds=[[1.0] * 5], reads=[[], [], [0], [1], [2]], num_inputs=0, value_bytes=[1] * 5, groups=[(2, 3)]
+    )
+    bundles = bundles_of(problem)
+    fewer = with_fewer_ideals(problem, bundles, np.array([False, False, True, False]), 100)
+    assert fewer is not None
+    held = Held(fewer.words, fewer.work, NO_PATH)
+    groups = in_groups(held, 30)
+    # The first and the last node without the second.
+    [impossible] = set(range(fewer.words.shape[0])) - set(groups.ideal.tolist())
+    assert fewer.words[impossible].tolist() == [0b101]
+    assert (groups.first <= groups.last).all()
 
 
 def test_what_is_left_out_is_done_between_what_it_reads_and_what_reads_it() -> None:
