@@ -10,6 +10,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -17,7 +18,8 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from access.addresses import parse_endpoint
 from access.unanswered import gives_reasons, is_silent, is_unanswered
-from planner.client.interruption import interruptible, one_answer, pause
+from planner.client.answers import answers_of
+from planner.client.interruption import one_answer, pause
 from planner.client.status import reason_of
 from planner.errors import AwayForNow, NotLeading
 
@@ -137,8 +139,8 @@ class _AnyStub:
             call = getattr(self._stubs[index], name)(request, timeout=turns.remaining())
             num_read = 0
             try:
-                with interruptible(call.cancel):
-                    for response in call:
+                with closing(answers_of(call)) as answers:
+                    for response in answers:
                         num_read += 1
                         self._restarts.answered()
                         yield response
@@ -146,8 +148,6 @@ class _AnyStub:
             except grpc.RpcError as error:
                 if not self._passes_on(index, error) or num_read or not turns.go_on(error):
                     raise
-            finally:
-                call.cancel()
 
     def _passes_on(self, index: int, error: grpc.RpcError) -> bool:
         """Whether another server may answer; from now on it is asked first."""

@@ -12,10 +12,8 @@ import queue
 import secrets
 import select
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -25,6 +23,7 @@ from access.door import INPUTS, OUTPUTS
 from access.host import host_identity
 from access.ring import Ring
 from access.tickets import TICKET_KEY
+from planner.client.answers import AnswerReader
 from planner.client.door import KeptMemory, Passage, SessionMemory
 from planner.client.interruption import interruptible
 from planner.client.lifetime import Lifetime
@@ -37,8 +36,6 @@ from protos.v1 import stage_daemon_pb2
 _READ_BYTES = 4096
 # A worker that ends has results on the way for no longer, once its daemon has said that it ends.
 _LAST_RESULTS_SECONDS = 5.0
-# From a call's status until its reader has ended, which takes no time, at most.
-_UNTOLD_SECONDS = 5.0
 
 SERVICE = "/" + stage_daemon_pb2.DESCRIPTOR.services_by_name["StageDaemonService"].full_name
 
@@ -111,8 +108,7 @@ class Session:
         self._output: Passage | None = None
         self._writer, self._reader = MessageWriter(), MessageReader()
         self._pollers: dict[tuple[int, ...], select.poll] = {}
-        self._calls: list[Any] = []
-        self._threads: list[threading.Thread] = []
+        self._readers: list[AnswerReader] = []
         self._kept = kept
         self._memory = kept.take() if kept is not None else SessionMemory()
         self._num_sent = 0
@@ -296,67 +292,47 @@ class Session:
 
     def _read(self, call: Any, take: Callable[[Any], None], *, opens: bool, ends_early: bool) -> None:
         """`opens`: the first answer is an opening. `ends_early`: the normal end, too, means that something is wrong."""
-        self._calls.append(call)
-        thread = threading.Thread(target=self._pump, args=(call, take, opens, ends_early), daemon=True)
-        self._threads.append(thread)
-        thread.start()
-        has_status = partial(self._give_up_later, call, thread)
-        if not call.add_callback(has_status):
-            has_status()
 
-    def _give_up_later(self, call: Any, thread: threading.Thread) -> None:
-        """gRPC (1.85) now and then never tells the reader of a call that this has its status, as where nobody listens
-        any more: whoever waits for what is read would wait for the deadline, and closing for ever."""
-        if call.code() not in (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED):
-            timer = threading.Timer(_UNTOLD_SECONDS, self._give_up, (call, thread))
-            timer.daemon = True
-            timer.start()
+        def taken(answer: Any) -> None:
+            nonlocal opens
+            if opens:
+                self._openings.put(_opening_of(answer))
+            else:
+                take(answer)
+            opens = False
 
-    def _give_up(self, call: Any, thread: threading.Thread) -> None:
-        """For whoever waits, be it for an opening or for results."""
-        if thread.is_alive():
-            failure = error_from_rpc(call, unreachable=self._unreachable)
-            self._openings.put(failure)
-            self._arrive(failure)
-
-    def _pump(self, responses: Iterable[Any], take: Callable[[Any], None], opens: bool, ends_early: bool) -> None:
-        failure: PlannerError | None = None
-        if ends_early:
-            failure = Unavailable("the last stage's daemon ended the stream of results")
-        try:
-            for response in responses:
-                if opens:
-                    self._openings.put(_opening_of(response))
-                else:
-                    take(response)
-                opens = False
-        except grpc.RpcError as error:
-            failure = error_from_rpc(error, unreachable=self._unreachable)
-        if failure is not None:
+        def ended(error: grpc.RpcError | None) -> None:
+            if error is not None:
+                failure: PlannerError = error_from_rpc(error, unreachable=self._unreachable)
+            elif ends_early:
+                failure = Unavailable("the last stage's daemon ended the stream of results")
+            else:
+                return
             if opens:
                 self._openings.put(failure)
             self._arrive(failure)
 
+        self._readers.append(AnswerReader(call, taken, ended))
+
     def _interrupt(self) -> None:
         """Ends every wait of this session, from another thread."""
-        for call in self._calls:
-            call.cancel()
+        for reader in self._readers:
+            reader.cancel()
         for passage in (self._input, self._output):
             if passage is not None:
                 passage.end_waits()
 
     def _close(self) -> None:
         self._requests.put(None)
-        for call in self._calls:
-            call.cancel()
+        for reader in self._readers:
+            reader.cancel()
         for passage in (self._input, self._output):
             if passage is not None:
                 # A child that this process has forked meanwhile has them too.
                 passage.end_waits()
                 passage.close()
-        for thread in self._threads:
-            # One that gRPC does not tell of the end stays behind.
-            thread.join(_UNTOLD_SECONDS)
+        for reader in self._readers:
+            reader.join()
         self._arrived.close()
         self._arrive_here.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import grpc
 from access.door import MOST_REQUEST_BYTES, TRAINING, bytes_together
 from access.tensor_fields import enclosed
 from access.tickets import TICKET_KEY
+from planner.client.answers import AnswerReader
 from planner.client.door import Passage
 from planner.client.interruption import interruptible
 from planner.client.messages import failure_from_proto
@@ -143,9 +143,8 @@ class _Stream:
         # The answer to what was sent last comes there.
         self._waits_at_door = False
         train: Any = channel.stream_stream(f"{SERVICE}/Train", response_deserializer=_Response.FromString)
-        self._call: Any = train(requests, metadata=self._metadata())
-        self._thread = threading.Thread(target=self._pump, name=f"training-{device_id}", daemon=True)
-        self._thread.start()
+        call = train(requests, metadata=self._metadata())
+        self._reader = AnswerReader(call, self._arrived.put, self._ended, name=f"training-{device_id}")
 
     def send(self, request: Request) -> None:
         self._waits_at_door = self._passage is not None and self._goes_by(self._passage, request)
@@ -223,10 +222,10 @@ class _Stream:
         """Ends the stream; what is under way on the daemon ends by itself."""
         self._leave_door()
         self._requests.put(None)
-        self._thread.join(_CLOSE_SECONDS)
-        self._call.cancel()
-        # One that gRPC does not tell of the end stays behind: see client/session.py.
-        self._thread.join(_CLOSE_SECONDS)
+        # A daemon that has answered all ends its side at once.
+        self._reader.join()
+        self._reader.cancel()
+        self._reader.join()
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         """For each call anew: a ticket is good for minutes, a training lasts for days."""
@@ -235,7 +234,7 @@ class _Stream:
 
     def _next(self) -> _Response:
         try:
-            with interruptible(self._call.cancel):
+            with interruptible(self._reader.cancel):
                 answer = self._arrived.get(timeout=self._deadline_seconds)
                 if isinstance(answer, PlannerError):
                     raise answer
@@ -249,15 +248,8 @@ class _Stream:
             " or allow more by deadline_seconds"
         )
 
-    def _pump(self) -> None:
+    def _ended(self, error: grpc.RpcError | None) -> None:
         failure: PlannerError = Unavailable(f"the daemon of {self._device_id} ended the training")
-        try:
-            for response in self._call:
-                self._arrived.put(response)
-        except grpc.RpcError as error:
+        if error is not None:
             failure = error_from_rpc(error, unreachable=self._unreachable)
         self._arrived.put(failure)
-
-
-# A daemon that has answered all ends its side at once.
-_CLOSE_SECONDS = 5.0

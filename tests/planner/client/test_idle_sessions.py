@@ -240,7 +240,7 @@ def test_a_session_that_ends_after_its_pipeline_is_closed() -> None:
         idle(pipeline).close()
         idle(pipeline).give_back(session)
         assert not idle(pipeline)._idle
-        assert not any(thread.is_alive() for thread in session._threads)
+        assert not any(reader._thread.is_alive() for reader in session._readers)
 
 
 def test_a_forked_process_is_told_that_a_pipeline_is_its_parents_and_ends_nothing_of_it() -> None:

@@ -14,6 +14,7 @@ from planner.client.session import Session
 from planner.errors import Conflict, InvalidArgument, PlannerError, Unavailable
 from protos.v1 import stage_daemon_pb2
 from tests.planner.client.loopback_daemon import LoopbackDaemon, serving
+from tests.planner.client.untold import Untold
 from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.services
@@ -123,7 +124,7 @@ def test_a_refusal_to_open_is_raised_on_entering() -> None:
 
     with session(Misbehaving(answers)) as opened, pytest.raises(Conflict, match="the deployment is draining"), opened:
         pytest.fail("it opened")
-    assert not any(thread.is_alive() for thread in opened._threads)
+    assert not any(reader._thread.is_alive() for reader in opened._readers)
 
 
 def test_a_refusal_of_inputs_is_raised_on_entering() -> None:
@@ -181,48 +182,16 @@ def test_nobody_there_is_said_with_the_address() -> None:
     channel.close()
 
 
-class Untold(grpc.RpcError):
-    """A call that was refused, and whose reader gRPC never tells: seen where a daemon was being started again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_over = threading.Event()
-
-    def __next__(self) -> object:
-        self.is_over.wait(WAIT_SECONDS)
-        raise self
-
-    def __iter__(self) -> Untold:
-        return self
-
-    def add_callback(self, callback: Callable[[], None]) -> bool:
-        """It has its status already."""
-        return False
-
-    def cancel(self) -> bool:
-        return False
-
-    def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.UNAVAILABLE
-
-    def details(self) -> str:
-        return "failed to connect to all addresses"
-
-    def trailing_metadata(self) -> tuple[()]:
-        return ()
-
-
 def test_a_reader_that_is_not_told_of_its_calls_end_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.client.session._UNTOLD_SECONDS", 0.05)
+    monkeypatch.setattr("planner.client.answers.UNTOLD_SECONDS", 0.05)
     untold = Untold()
     with session(LoopbackDaemon()) as opened:
         monkeypatch.setattr(opened, "_receive_outputs", lambda *_, **__: untold)
         with pytest.raises(Unavailable, match="nobody answers at"), opened:
             pytest.fail("it opened")
-        [reader] = opened._threads
-        assert reader.is_alive()
-        untold.is_over.set()
-        reader.join(WAIT_SECONDS)
+    [reader] = opened._readers
+    assert reader._thread.is_alive()
+    untold.is_over.set()
 
 
 def test_leaving_ends_both_streams_and_their_threads() -> None:
@@ -234,5 +203,5 @@ def test_leaving_ends_both_streams_and_their_threads() -> None:
             # Both streams are there.
             opened.take()
         assert daemon.ended_streams.acquire(timeout=WAIT_SECONDS)
-        assert not any(thread.is_alive() for thread in opened._threads)
-        assert len(opened._threads) == 2
+        assert not any(reader._thread.is_alive() for reader in opened._readers)
+        assert len(opened._readers) == 2
