@@ -15,7 +15,8 @@
   leaves to another device, once (see traffic), and in training its gradient on the way back. A device's load sums
   its stages'; of a stage with copies it has its share of the microbatches.
 - latency: of one microbatch. A device runs its stages one at a time, in the order of their numbers; each receives, runs
-  and sends, and those that read what it makes may begin when it has run.
+  and sends, and those that read what it makes may begin when it has run; those that it hands inputs alone, once it has
+  taken these.
 - what a stage runs again costs it seconds, bytes and states as if it were its own.
 """
 

@@ -2,11 +2,11 @@
 
 Devices and links are the resources. A message occupies its sender from the end of the pass that made it, streams over
 its link, and occupies its receiver from when that is free, so that an idle receiver is done when the sender is; in
-training steps so long later as the sender takes to hand it over. A
-device does one thing at a time; deliveries from and to clients come before the forward pass. In inference the stages
-that share one run each microbatch in their own order, so that no rounding decides which is first, and different
-microbatches in the order in which they become ready. Ties go to the earlier stage: the same schedule gives the same
-timeline.
+training steps so long later as the sender takes to hand it over. What goes ahead of a pass leaves before it, and
+occupies its sender with the rest. A device does one thing at a time; deliveries from and to clients come before the
+forward pass. In inference the stages that share one run each microbatch in their own order, so that no rounding decides
+which is first, and different microbatches in the order in which they become ready. Ties go to the earlier stage: the
+same schedule gives the same timeline.
 """
 
 from __future__ import annotations
@@ -145,6 +145,8 @@ class _Engine:
             self._outputs[block.microbatch] = max(self._outputs[block.microbatch], at)
         handover = _handover(costs, block) if self._hands_over else 0.0
         woken = self._give(_messages(block, block.sends), at + handover)
+        for edge, signal in zip(block.ahead, _messages(block, block.ahead), strict=True):
+            self._put_on_link(edge, block, self._given[signal])
         for edge in block.sends:
             self._put_on_link(edge, block, at)
         self._free[device_id] = self._ended[queue] = self._spend(device_id, send, block, at, out)

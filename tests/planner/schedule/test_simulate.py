@@ -171,6 +171,8 @@ def test_what_goes_ahead_leaves_once_the_inputs_are_taken() -> None:
     starts = {(e.stage, e.microbatch): e.start_seconds for e in simulation.events if e.activity is Activity.FORWARD}
     assert starts[0, 0] == 3.0
     assert 3.0 < starts[1, 0] < 3.01
+    sent = {(t.edge_index, t.microbatch): t.start_seconds for t in simulation.transfers}
+    assert [sent[edge, 0] for edge in range(3)] == [3.0, 11.0, pytest.approx(5.0, abs=0.01)]
     assert simulation.output_seconds[0] == pytest.approx(12.0, abs=0.01)
     # The second's inputs are taken when the first microbatch has left.
     assert starts[1, 1] == pytest.approx(starts[0, 1], abs=0.01)
