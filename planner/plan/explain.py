@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from planner.partition.describe import describe_bytes, describe_memory_parts, describe_seconds
 from planner.partition.objective import UNSPLIT_SCHEDULES, Objective
 from planner.plan.depths import held_up
+from planner.plan.edges import sent_ahead
 from planner.plan.options import OptimalMode
 from planner.plan.plan import Plan, Stage, StageEdge
 from planner.plan.update import after_passes
@@ -128,9 +129,10 @@ def _stage(plan: Plan, stage: Stage, next_best: Mapping[int, CutAlternative]) ->
         yield "  computes its activations again before each backward pass, which has that forward pass in its seconds"
     if stage.recomputed_ranges:
         yield f"  runs {_count(stage.num_recomputed_nodes, 'node')} of earlier stages again: {_recomputed(stage)}"
-    for edge in plan.edges:
+    ahead = sent_ahead(plan) if training is None else ()
+    for index, edge in enumerate(plan.edges):
         if edge.source_stage == stage.index:
-            yield f"  {_edge(plan, edge)}"
+            yield f"  {_edge(plan, edge, is_ahead=index in ahead)}"
 
 
 def _recomputed(stage: Stage) -> str:
@@ -171,14 +173,14 @@ def _memory(plan: Plan, stage: Stage) -> str:
     return f"{describe_bytes(stage.memory.peak_bytes)}: {parts}; {', '.join(of_devices)}"
 
 
-def _edge(plan: Plan, edge: StageEdge) -> str:
+def _edge(plan: Plan, edge: StageEdge, *, is_ahead: bool) -> str:
     names = {entry.value_id: entry.name for entry in plan.stages[edge.target_stage].liveness}
     value_names = [names.get(value_id) or f"value {value_id}" for value_id in edge.value_ids[:4]]
     if len(edge.value_ids) > len(value_names):
         value_names.append("…")
     return (
         f"sends {_count(len(edge.value_ids), 'value')}, {describe_bytes(edge.size_bytes)}, "
-        f"to stage {edge.target_stage}: {', '.join(value_names)}"
+        f"to stage {edge.target_stage}{' before its pass' if is_ahead else ''}: {', '.join(value_names)}"
     )
 
 

@@ -12,6 +12,7 @@ from planner.plan.explain import CutAlternative, explain
 from planner.plan.plan import Plan, StageMemory
 from tests.builders.plans import plan_of
 from tests.builders.random_graphs import GraphWriter
+from tests.planner.plan.changed_plans import sound_plan
 
 
 def plan() -> Plan:
@@ -104,6 +105,13 @@ def test_each_stage_says_why_it_ends_what_it_holds_and_what_crosses() -> None:
     assert "node1/cpu is filled to 0%" in lines()
     assert "on entry 2 values live: 1 read here, 1 only passing by" in lines()
     assert "sends 1 value, 48 bytes, to stage 2: value 3" in lines()
+
+
+def test_what_leaves_before_a_pass_is_said() -> None:
+    towers = sound_plan()
+    assert "to stage 1 before its pass: " in lines(towers)
+    assert "to stage 2: " in lines(towers)
+    assert "before its pass" not in lines(replace(towers, options=replace(towers.options, training=Training())))
 
 
 def test_the_load_is_the_sum_of_what_it_lists() -> None:
