@@ -1,4 +1,5 @@
-"""What both services need to be reached, and neither owns: who may talk to whom, messages of any size, shared memory.
+"""What both services need to be reached, and neither owns: who may talk to whom, messages of any size, shared memory;
+and what their host has for them.
 
 Imports neither service.
 
@@ -21,6 +22,7 @@ large_answers  large answers serialized beside the event loop
 metrics        numbers for Prometheus
 misspelt       environment variables that were meant for a setting
 host           which host a process is on, and which clock it reads
+container      what a container may take of its host
 buffers        several buffers in one sendmsg
 ring           slots of shared memory between two processes of one host
 door           what clients and workers of one host say to each other, and share

@@ -19,6 +19,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from access.container import memory_room_bytes
 from planner.api.threads import in_thread
 from planner.errors import PlannerError, ResourceExhausted
 
@@ -48,7 +49,8 @@ class ComputationFailed(PlannerError):
 class Computing:
     """At most `num_workers` computations at a time; others wait their turn.
 
-    Each may take `memory_bytes` of address space beyond what its process begins with; None sets no limit.
+    Each may take `memory_bytes` of address space beyond what its process begins with, None sets no limit; and no more
+    memory than the server's container has left when it begins.
     """
 
     def __init__(self, num_workers: int, memory_bytes: int | None = None) -> None:
@@ -153,16 +155,20 @@ def _work(connection: Connection, memory_bytes: int | None, call: Callable[..., 
     # Where memory runs out, the computation goes and not the server.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    if memory_bytes is not None:
-        _limit_memory(memory_bytes)
+    _limit_memory(memory_bytes)
     connection.send(_outcome(call, args))
 
 
-def _limit_memory(memory_bytes: int) -> None:
-    """Beyond it Python raises MemoryError, and libraries that cannot end the process."""
-    with contextlib.suppress(OSError):
-        taken_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (taken_bytes + memory_bytes, taken_bytes + memory_bytes))
+def _limit_memory(memory_bytes: int | None) -> None:
+    """Beyond it Python raises MemoryError, and libraries that cannot end the process. Where a container's memory runs
+    out, Kubernetes ends all that is in it, with the server."""
+    address_space, _, _, _, _, data, _ = map(int, Path("/proc/self/statm").read_text().split())
+    room = memory_room_bytes()
+    for kind, pages, more in ((resource.RLIMIT_AS, address_space, memory_bytes), (resource.RLIMIT_DATA, data, room)):
+        if more is not None:
+            limit = pages * resource.getpagesize() + more
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(kind, (limit, limit))
 
 
 def _outcome(call: Callable[..., Any], args: tuple[Any, ...]) -> PlannerError | tuple[Any]:
@@ -172,7 +178,8 @@ def _outcome(call: Callable[..., Any], args: tuple[Any, ...]) -> PlannerError | 
         return error
     except MemoryError:
         return ResourceExhausted(
-            "the computation ran out of memory; ask for less, or give the server more (PLANNER_PLAN_MEMORY_BYTES)"
+            "the computation ran out of memory; ask for less, or give the server more (PLANNER_PLAN_MEMORY_BYTES, and "
+            "its container's limit)"
         )
     except Exception as error:
         import traceback

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from stage_daemon.container import memory_limit_bytes, memory_room_bytes
+from access.container import memory_limit_bytes, memory_room_bytes
 from stage_daemon.errors import Unavailable
 from stage_daemon.worker.shared_cores import workers_share_cores
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from stage_daemon.container import cpu_quota
+from access.container import cpu_quota
 
 # Whoever sets one of these has shared the cores out.
 SHARED_OUT_BY = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

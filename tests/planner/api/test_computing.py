@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.api import computing as computing_module
 from planner.api.computing import NICENESS, ComputationFailed, Computing, TimedOut, WorkerDied
 from planner.errors import Infeasible, ResourceExhausted
 
@@ -182,6 +183,20 @@ async def test_a_computation_takes_no_more_memory_than_it_may() -> None:
     with pytest.raises(ResourceExhausted, match="PLANNER_PLAN_MEMORY_BYTES"):
         await computing.run(DEADLINE_SECONDS, take, 128 << 20)
     assert await computing.run(DEADLINE_SECONDS, take, 8 << 20) == 8 << 20
+
+
+def take_in_a_container(num_bytes: int) -> int:
+    """One that has 64 MiB left."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(computing_module, "memory_room_bytes", lambda: 64 << 20)
+        computing_module._limit_memory(None)
+    return take(num_bytes)
+
+
+async def test_a_computation_takes_no_more_memory_than_its_container_has() -> None:
+    with pytest.raises(ResourceExhausted, match="its container's limit"):
+        await Computing(1).run(DEADLINE_SECONDS, take_in_a_container, 128 << 20)
+    assert await Computing(1).run(DEADLINE_SECONDS, take_in_a_container, 8 << 20) == 8 << 20
 
 
 async def test_a_process_that_stands_still_in_the_middle_of_its_answer_is_not_waited_for() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stage_daemon.container import cpu_quota, memory_limit_bytes, memory_room_bytes
+from access.container import cpu_quota, memory_limit_bytes, memory_room_bytes
 
 NO_LIMIT = 9223372036854771712
 
