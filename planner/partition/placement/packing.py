@@ -60,6 +60,8 @@ def _in_order(items: Packable) -> Integers:
     filling = np.argsort(-speeds, kind="stable")
     ends = np.cumsum(speeds[filling] / speeds.max(initial=1e-300))
     work = items.seconds[:, : items.held_bytes.size].min(axis=0)
+    # Nothing where no device runs it.
+    work = np.where(np.isfinite(work), work, 0.0)
     share = (np.cumsum(work) - work / 2) / max(float(work.sum()), 1e-300) * ends[-1]
     devices: Integers = filling[np.minimum(np.searchsorted(ends, share), items.class_of_device.size - 1)]
     return devices

@@ -31,6 +31,13 @@ def test_a_large_cell_leaves_the_device_to_one_that_runs_nowhere_else() -> None:
     assert fits(netlist, packing)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_cell_that_no_device_runs_cannot_be_packed() -> None:
+    problem = random_problem(1, nodes=5, classes=(1, 2), groups=5)
+    problem.seconds[:, 2] = np.inf
+    assert first_packing(netlist_of(problem)) is None
+
+
 @pytest.mark.fuzz
 def test_whatever_can_be_packed_is() -> None:
     impossible, numbers = 0, random_seeds(40)
