@@ -12,13 +12,12 @@ from planner.cost.inventory import Device, Inventory, LinkSpeed
 from planner.errors import OptionsError, PlanInvariantError
 from planner.graph.ir import Graph
 from planner.partition.objective import NAMED_SCHEDULES, Objective, PipelineSchedule, Training
-from planner.plan.depths import edge_depths
 from planner.plan.invariants.memory import kept_microbatches
 from planner.plan.invariants.pass_orders import check_pass_orders
 from planner.plan.options import BalancedMode, Mode, OptimalMode, PlanOptions
 from planner.plan.plan import PassOrder, Plan
 from planner.planning import make_plan
-from planner.schedule.check_training import NO_DEADLOCK, check_training_schedule
+from planner.schedule.check_training import check_training_schedule
 from planner.schedule.reschedule import with_training
 from planner.schedule.simulate import simulate
 from planner.schedule.training import training_schedule
@@ -60,8 +59,9 @@ def best_plan() -> Plan:
 
 
 def seconds_of(plan: Plan) -> float:
+    """Where edges hold as many messages as there are microbatches: devices with several stages may send far ahead."""
     schedule = training_schedule(plan)
-    check_training_schedule(schedule, plan, depths=edge_depths(plan))
+    check_training_schedule(schedule, plan, capacity=schedule.microbatches)
     return simulate(plan, schedule, microbatches=schedule.microbatches).makespan_seconds
 
 
@@ -79,14 +79,7 @@ def test_plans_of_random_programs_take_what_they_say_and_never_more_than_a_named
         assert plan.step_seconds == pytest.approx(seconds_of(plan), rel=1e-9)
         for schedule in NAMED_SCHEDULES:
             other = with_training(plan, replace(plan.options.training or Training(), schedule=schedule))
-            try:
-                seconds = seconds_of(other)
-            except PlanInvariantError as error:
-                # Stages anywhere, made for the best order: in another one channels of two microbatches may hold it up.
-                if not isinstance(mode, OptimalMode) or error.metadata["invariant"] != NO_DEADLOCK:
-                    raise
-                continue
-            assert plan.step_seconds <= seconds * (1 + 1e-9)
+            assert plan.step_seconds <= seconds_of(other) * (1 + 1e-9)
         compared += 1
     assert compared >= 3
 
