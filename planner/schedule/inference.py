@@ -1,4 +1,4 @@
-"""The schedule of a forward pass: each stage receives, runs and sends, microbatch after microbatch."""
+"""The schedule of a forward pass: each stage receives, runs and sends, microbatch after microbatch. Inputs go ahead."""
 
 from __future__ import annotations
 
