@@ -21,13 +21,18 @@ from planner.cost.sources import CostSource
 # The most that was seen of an end. What is left of a delivery beyond that is of its tensors, in some other way than the
 # usual link's rate says.
 MOST_MESSAGE_SECONDS = 250e-6
+# The share of a delivery that its bytes may take for the rest to be clear.
+_MOST_OF_BYTES = 0.5
 _CPU = "cpu"
 
 
 def message_seconds(delivery: Delivery, input_bytes: int, output_bytes: int) -> float:
-    """Of either end of an edge, beside its bytes. The lesser of both directions: large tensors hide it in the other."""
+    """Of either end of an edge, beside its bytes: the lesser of both directions. One that large tensors make up most of
+    counts only where both are such: what is beside these says little, and may be less than nothing."""
     ends = (delivery.input_seconds, input_bytes), (delivery.output_seconds, output_bytes)
-    least = min(seconds - size_bytes / DEFAULT_LINK.bytes_per_second for seconds, size_bytes in ends)
+    parts = [(seconds, size_bytes / DEFAULT_LINK.bytes_per_second) for seconds, size_bytes in ends]
+    clear = [part for part in parts if part[1] <= _MOST_OF_BYTES * part[0]]
+    least = min(seconds - of_bytes for seconds, of_bytes in clear or parts)
     return min(max(least, 0.0), MOST_MESSAGE_SECONDS)
 
 
