@@ -27,6 +27,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 PRELOADED = ["planner.api.preload"]
+OWN_MEMORY = Path("/proc/self/statm")
 JOIN_SECONDS = 10.0
 # A third of a core's time beside a process that is as busy: whoever asks the server meanwhile is answered first.
 NICENESS = 5
@@ -162,7 +163,11 @@ def _work(connection: Connection, memory_bytes: int | None, call: Callable[..., 
 def _limit_memory(memory_bytes: int | None) -> None:
     """Beyond it Python raises MemoryError, and libraries that cannot end the process. Where a container's memory runs
     out, Kubernetes ends all that is in it, with the server."""
-    address_space, _, _, _, _, data, _ = map(int, Path("/proc/self/statm").read_text().split())
+    try:
+        address_space, _, _, _, _, data, _ = map(int, OWN_MEMORY.read_text().split())
+    except OSError:
+        # Not on Linux.
+        return
     room = memory_room_bytes()
     for kind, pages, more in ((resource.RLIMIT_AS, address_space, memory_bytes), (resource.RLIMIT_DATA, data, room)):
         if more is not None:

@@ -199,6 +199,17 @@ async def test_a_computation_takes_no_more_memory_than_its_container_has() -> No
     assert await Computing(1).run(DEADLINE_SECONDS, take_in_a_container, 8 << 20) == 8 << 20
 
 
+def add_where_the_kernel_tells_nothing(one: int, other: int) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(computing_module, "OWN_MEMORY", Path("/proc/self/missing"))
+        computing_module._limit_memory(1)
+    return one + other
+
+
+async def test_without_procfs_nothing_is_limited() -> None:
+    assert await Computing(1).run(DEADLINE_SECONDS, add_where_the_kernel_tells_nothing, 1, 2) == 3
+
+
 async def test_a_process_that_stands_still_in_the_middle_of_its_answer_is_not_waited_for() -> None:
     computing = Computing(1)
     with pytest.raises(TimedOut):
