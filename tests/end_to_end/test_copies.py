@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import grpc
 import pytest
 import torch
 
@@ -20,7 +19,6 @@ from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment, DeploymentState, StoredPlan
 from planner.errors import DeploymentFailed, OptionsError
 from planner.plan.options import BalancedMode, PlanOptions, Routing
-from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from tests.builders.copied_plans import plan_with_copies
 from tests.builders.exported import exported
 from tests.builders.registry import FAMILIES
@@ -29,6 +27,7 @@ from tests.end_to_end.test_timeline import command
 from tests.faults.streams import streaming, wait_until_planned_ahead, wait_until_ready
 from tests.nightly import nightly
 from tests.waiting import WAIT_SECONDS, wait_for
+from tests.worker_processes import worker_at
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -230,14 +229,4 @@ def test_a_stream_goes_on_without_a_copy_whose_device_is_lost(client: PlannerCli
 
 def kill_worker(deployment: Deployment, device_id: str) -> None:
     [address] = {one.daemon_address for one in deployment.stages if one.device_id == device_id}
-    with grpc.insecure_channel(address) as channel:
-        stub = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel)
-        process_ids: set[int] = set()
-
-        def ask() -> bool:
-            status = stub.GetDaemonStatus(stage_daemon_pb2.GetDaemonStatusRequest(), timeout=WAIT_SECONDS)
-            process_ids.update(one.worker_process_id for one in status.stages if one.deployment_id == deployment.id)
-            return bool(process_ids)
-
-        wait_for(ask, "the worker's process id")
-    os.kill(process_ids.pop(), signal.SIGKILL)
+    os.kill(worker_at(address, deployment.id), signal.SIGKILL)

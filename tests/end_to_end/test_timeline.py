@@ -27,6 +27,7 @@ from planner.schedule.measured import Span
 from planner.schedule.timeline import Activity
 from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from tests.stage_daemon.runtime.training.modules import Tied, tokens
+from tests.worker_processes import worker_at
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -163,12 +164,7 @@ def test_readings_go_on_in_the_next_generation(client: PlannerClient) -> None:
     deployment = client.deploy(plan.id, recovery=RecoveryPolicy.RESTART)
     with closing(client.timelines(deployment.id, every_seconds=0.05)) as readings:
         assert next(readings).generation == 1
-        with grpc.insecure_channel(deployment.stages[1].daemon_address) as channel:
-            status = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel).GetDaemonStatus(
-                stage_daemon_pb2.GetDaemonStatusRequest()
-            )
-        [worker] = {one.worker_process_id for one in status.stages if one.deployment_id == deployment.id}
-        os.kill(worker, signal.SIGKILL)
+        os.kill(worker_at(deployment.stages[1].daemon_address, deployment.id), signal.SIGKILL)
         assert next(timeline for timeline in readings if timeline.generation == 2).measured.threads
     client.stop(deployment.id)
 

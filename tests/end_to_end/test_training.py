@@ -40,6 +40,7 @@ from tests.nightly import nightly
 from tests.stage_daemon.runtime.training.eager import Eager
 from tests.stage_daemon.runtime.training.modules import BATCH, Normed, Tied, rows, tokens
 from tests.waiting import WAIT_SECONDS, wait_for
+from tests.worker_processes import worker_at
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -257,6 +258,11 @@ def five_steps(client: PlannerClient, policy: RecoveryPolicy, is_disturbed: bool
     module = Normed(dropout=0.5)
     checkpoints = Checkpointing(run=f"outlives-{policy.value}-{is_disturbed}", every=2, keep=1)
     schedule = PipelineSchedule.ONE_F_ONE_B
+
+    def worker_of_stage(stage: int) -> int:
+        """Where the deployment runs it now."""
+        return worker_at(client.get_deployment(deployment.id).stages[stage].daemon_address, deployment.id)
+
     with (
         deployed(client, module, rows(4, 0), schedule, recovery=policy) as [deployment],
         client.train(deployment.id, "adamw:lr=0.01", clip_norm=1.0, seed="seed", checkpoints=checkpoints) as trainer,
@@ -264,9 +270,9 @@ def five_steps(client: PlannerClient, policy: RecoveryPolicy, is_disturbed: bool
         losses = []
         for number in range(5):
             if is_disturbed and number == 1:
-                os.kill(worker_of(client, deployment.id, 0), signal.SIGKILL)
+                os.kill(worker_of_stage(0), signal.SIGKILL)
             if is_disturbed and number == 3:
-                process_id = worker_of(client, deployment.id, 2)
+                process_id = worker_of_stage(2)
                 # One that is stopped still counts as alive: the others are in the middle of the step when it dies.
                 os.kill(process_id, signal.SIGSTOP)
                 killing = threading.Timer(1.0, os.kill, (process_id, signal.SIGKILL))
@@ -275,28 +281,11 @@ def five_steps(client: PlannerClient, policy: RecoveryPolicy, is_disturbed: bool
         weights = trainer.state_dict()
         if is_disturbed:
             killing.join()
-            os.kill(worker_of(client, deployment.id, 1), signal.SIGKILL)
+            os.kill(worker_of_stage(1), signal.SIGKILL)
         evaluated = trainer.evaluate(*rows(4, 9))
         if is_disturbed:
             assert client.get_deployment(deployment.id).generation > 2
     return Trained(losses=losses, weights=weights, evaluated=evaluated)
-
-
-def worker_of(client: PlannerClient, deployment_id: str, stage: int) -> int:
-    """A worker that is too busy to answer is left out of the status."""
-    process_ids: set[int] = set()
-
-    def is_told() -> bool:
-        status = stub.GetDaemonStatus(stage_daemon_pb2.GetDaemonStatusRequest())
-        process_ids.update(one.worker_process_id for one in status.stages if one.deployment_id == deployment_id)
-        return bool(process_ids)
-
-    deployment = client.get_deployment(deployment_id)
-    with grpc.insecure_channel(deployment.stages[stage].daemon_address) as channel:
-        stub = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel)
-        wait_for(is_told)
-    [process_id] = process_ids
-    return process_id
 
 
 def test_copies_of_a_stage_train_as_one_process_and_their_checkpoint_goes_on_without_copies(
@@ -436,7 +425,7 @@ def test_a_worker_that_dies_ends_the_step_and_is_named(client: PlannerClient) ->
     ):
         trainer.step(*tokens(8, 0))
         victim = deployment.stages[1]
-        process_id = worker_of(client, deployment.id, 1)
+        process_id = worker_at(victim.daemon_address, deployment.id)
         # One that is stopped still counts as alive: the others are in the middle of the step by the time it dies.
         os.kill(process_id, signal.SIGSTOP)
         killing = threading.Timer(2.0, os.kill, (process_id, signal.SIGKILL))
@@ -452,7 +441,7 @@ def test_a_worker_that_died_between_two_steps_is_named_too(client: PlannerClient
         deployed(client, Tied(), tokens(4, 0), PipelineSchedule.GPIPE) as [deployment],
         client.train(deployment.id, "sgd:lr=0.1") as trainer,
     ):
-        os.kill(worker_of(client, deployment.id, 2), signal.SIGKILL)
+        os.kill(worker_at(deployment.stages[2].daemon_address, deployment.id), signal.SIGKILL)
         wait_for(lambda: client.get_deployment(deployment.id).state is DeploymentState.FAILED)
         with pytest.raises(DeploymentFailed, match=r"stage 2 on device .*SIGKILL"):
             trainer.step(*tokens(8, 1))
@@ -461,7 +450,7 @@ def test_a_worker_that_died_between_two_steps_is_named_too(client: PlannerClient
 def test_a_later_message_beyond_its_bound_reaches_no_worker(client: PlannerClient) -> None:
     with deployed(client, Tied(), tokens(4, 0), PipelineSchedule.GPIPE) as [deployment]:
         ticket = TicketHolder(client._connection, deployment.id).ticket()
-        worker = worker_of(client, deployment.id, 0)
+        worker = worker_at(deployment.stages[0].daemon_address, deployment.id)
         peak_before_bytes = peak_bytes(worker)
         opened = stage_daemon_pb2.OpenTraining(deployment_id=deployment.id, optimizer={"name": "sgd", "groups": [{}]})
         begin = stage_daemon_pb2.TrainRequest(open=opened).SerializeToString()

@@ -16,17 +16,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-import grpc
 import torch
 
 from planner.client import PlannerClient, RecoveryPolicy
 from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment, DeploymentState
 from planner.errors import Unavailable
-from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from tests.contract.postgresql import postgresql
 from tests.faults.history import History
 from tests.waiting import WAIT_SECONDS, wait_for
+from tests.worker_processes import worker_at
 
 BATCHES_PER_PIPELINE = 50
 # Batches in flight under kills.
@@ -211,7 +210,7 @@ def _killed(
     place = moments.choice(client.get_deployment(deployment_id).stages)
     if what in ("worker", "hung worker"):
         number = signal.SIGKILL if what == "worker" else signal.SIGSTOP
-        os.kill(_worker_process_id(place.daemon_address, deployment_id), number)
+        os.kill(worker_at(place.daemon_address, deployment_id), number)
         yield
     elif what in ("daemon", "device"):
         cluster.daemons[place.device_id].kill()
@@ -246,15 +245,3 @@ def stopped(process_id: int) -> Iterator[None]:
         yield
     finally:
         os.kill(process_id, signal.SIGCONT)
-
-
-def _worker_process_id(address: str, deployment_id: str) -> int:
-    with grpc.insecure_channel(address) as channel:
-        stub = stage_daemon_pb2_grpc.StageDaemonServiceStub(channel)
-        ends_at = time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < ends_at:
-            status = stub.GetDaemonStatus(stage_daemon_pb2.GetDaemonStatusRequest(), timeout=WAIT_SECONDS)
-            for stage in status.stages:
-                if stage.deployment_id == deployment_id:
-                    return stage.worker_process_id
-    raise AssertionError(f"the worker of {deployment_id} at {address} says nothing")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import grpc
 import pytest
 import torch
 
@@ -12,7 +11,6 @@ from planner.client import PlannerClient, export
 from planner.client.local_cluster import LocalCluster
 from planner.client.records import StoredPlan
 from planner.plan.options import CutMode
-from protos.v1 import stage_daemon_pb2_grpc
 from tests.stage_daemon.control.daemons import SHAPES, two_layers
 from tests.waiting import WAIT_SECONDS, wait_for
 
@@ -64,17 +62,3 @@ def plan(cluster_of_module: LocalCluster, module: torch.nn.Module) -> StoredPlan
         plan = client.create_plan(graph.id, CutMode(module_paths=("first",)))
     assert len(plan.stages) == 2
     return plan
-
-
-@pytest.fixture
-def stub() -> Iterator[Callable[[str], stage_daemon_pb2_grpc.StageDaemonServiceStub]]:
-    """By address."""
-    channels: list[grpc.Channel] = []
-
-    def connect(address: str) -> stage_daemon_pb2_grpc.StageDaemonServiceStub:
-        channels.append(grpc.insecure_channel(address))
-        return stage_daemon_pb2_grpc.StageDaemonServiceStub(channels[-1])
-
-    yield connect
-    for channel in channels:
-        channel.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,28 +13,13 @@ from planner.client.local_cluster import LocalCluster
 from planner.client.records import Deployment, DeploymentState, StoredPlan
 from planner.errors import StateLost
 from planner.plan.options import CutMode
-from protos.v1 import stage_daemon_pb2, stage_daemon_pb2_grpc
 from tests.faults.rounds import come_through, failpoint
 from tests.faults.scale import random_moments
 from tests.faults.streams import stream_under_kills, streaming, wait_until_ready
 from tests.waiting import WAIT_SECONDS, is_gone, wait_for
+from tests.worker_processes import worker_at
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
-
-Stub = Callable[[str], stage_daemon_pb2_grpc.StageDaemonServiceStub]
-
-
-def worker_process_id(stub: stage_daemon_pb2_grpc.StageDaemonServiceStub, deployment_id: str) -> int:
-    """Asked until the worker answers: one that is slow is left out of a status."""
-    pids: set[int] = set()
-
-    def ask() -> bool:
-        status = stub.GetDaemonStatus(stage_daemon_pb2.GetDaemonStatusRequest(), timeout=WAIT_SECONDS)
-        pids.update(stage.worker_process_id for stage in status.stages if stage.deployment_id == deployment_id)
-        return bool(pids)
-
-    wait_for(ask, "the worker's process id")
-    return pids.pop()
 
 
 def assert_runs(client: PlannerClient, deployment: Deployment, module: torch.nn.Module) -> None:
@@ -54,10 +38,10 @@ def wait_until_failed(client: PlannerClient, deployment_id: str) -> Deployment:
     return failed
 
 
-def test_killed_worker(client: PlannerClient, plan: StoredPlan, module: torch.nn.Module, stub: Stub) -> None:
+def test_killed_worker(client: PlannerClient, plan: StoredPlan, module: torch.nn.Module) -> None:
     for stage in (0, 1):
         deployment = client.deploy(plan.id)
-        workers = [worker_process_id(stub(place.daemon_address), deployment.id) for place in deployment.stages]
+        workers = [worker_at(place.daemon_address, deployment.id) for place in deployment.stages]
         os.kill(workers[stage], signal.SIGKILL)
         failure = wait_until_failed(client, deployment.id).failure
         assert failure is not None
@@ -90,9 +74,7 @@ class Remembers(torch.nn.Module):
         return self.second(y) + self.seen_by_second.add_(y.sum(0))
 
 
-def test_what_stages_remembered_is_not_lost_in_silence(
-    client: PlannerClient, cluster: LocalCluster, stub: Stub
-) -> None:
+def test_what_stages_remembered_is_not_lost_in_silence(client: PlannerClient, cluster: LocalCluster) -> None:
     """A sequence that a recovery interrupts would go on with answers that no module gives."""
     torch.manual_seed(0)
     module, batches = Remembers().eval(), [torch.randn(1, 8) for _ in range(3)]
@@ -102,7 +84,7 @@ def test_what_stages_remembered_is_not_lost_in_silence(
     with client.pipeline(deployment.id, deadline_seconds=WAIT_SECONDS) as pipeline, torch.no_grad():
         first = [module(x) for x in batches]
         assert all(torch.equal(pipeline(x), y) for x, y in zip(batches[:2], first[:2], strict=True))
-        os.kill(worker_process_id(stub(deployment.stages[1].daemon_address), deployment.id), signal.SIGKILL)
+        os.kill(worker_at(deployment.stages[1].daemon_address, deployment.id), signal.SIGKILL)
         with pytest.raises(StateLost, match=r"generation 2.*seen_by_first, seen_by_second is lost"):
             list(pipeline.run(batches[2:] * 100))
         assert all(torch.equal(pipeline(x), y) for x, y in zip(batches, first, strict=True))
@@ -123,11 +105,11 @@ def test_a_stream_goes_on_where_a_daemon_is_restarted(
 
 
 def test_killed_daemon_is_found_out_by_its_neighbour(
-    client: PlannerClient, plan: StoredPlan, module: torch.nn.Module, stub: Stub, cluster: LocalCluster
+    client: PlannerClient, plan: StoredPlan, module: torch.nn.Module, cluster: LocalCluster
 ) -> None:
     """Long before its lease ends."""
     deployment = client.deploy(plan.id)
-    workers = [worker_process_id(stub(place.daemon_address), deployment.id) for place in deployment.stages]
+    workers = [worker_at(place.daemon_address, deployment.id) for place in deployment.stages]
     device_id = plan.stages[1].device_ids[0]
     cluster.daemons[device_id].kill()
     failure = wait_until_failed(client, deployment.id).failure

@@ -1,0 +1,204 @@
+"""A deployed causal language model in the place of the model itself: `generate` of transformers asks the daemons.
+
+    with client.pipeline(deployment.id, outputs=["output[:, -1:]"]) as pipeline:
+        deployed = PipelinedCausalLM(pipeline, model.config, model.generation_config)
+        tokens = deployed.generate(**tokenizer(text, return_tensors="pt"), max_new_tokens=64, do_sample=True)
+
+Tokens are chosen here, by transformers: its warpers and processors of logits, stopping criteria and streamers all work,
+and a seed gives the tokens that it gives with the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, cast
+
+import torch
+from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from planner.client.pipeline import Pipeline
+from planner.client.pytree import argument_names
+from planner.errors import InvalidArgument, MicrobatchFailed, StateLost
+
+_IDS, _MASK, _POSITIONS, _CACHE_POSITION = "input_ids", "attention_mask", "position_ids", "cache_position"
+_WITH_CACHE, _WITHOUT = frozenset({_IDS, _CACHE_POSITION}), frozenset({_IDS, _MASK, _POSITIONS})
+_OF_CACHE = frozenset({"use_cache", "cache_implementation", "past_key_values"})
+
+
+class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
+    """What transformers asks of a model that generates. It has no weights; `config` is the model's, and is copied.
+
+    The graph takes `input_ids` [batch, tokens], and `cache_position` [tokens] or else `attention_mask` and
+    `position_ids` [batch, tokens] where it was exported with them. The pipeline gives logits [batch, tokens,
+    vocabulary], or [batch, vocabulary] of the last token, as its only output or by the name "logits": ask it for the
+    last token's, and no others cross the network.
+
+    A graph that takes `cache_position`, and writes a cache into its buffers, is sent each token once; when the cache is
+    lost with a daemon, or was written for another sequence meanwhile, the whole sequence is sent again. Another graph
+    is sent all of it for each token, and can search by beams too.
+
+    Raises InvalidArgument for a graph that takes or gives something else, and for prompts of which some are padded
+    where the graph has no input that says so.
+    """
+
+    main_input_name = _IDS
+
+    def __init__(
+        self, pipeline: Pipeline, config: PreTrainedConfig, generation_config: GenerationConfig | None = None
+    ) -> None:
+        takes = argument_names(pipeline.graph)
+        _check_inputs(takes, config)
+        config = deepcopy(config)
+        # There is no attention here that could be of another kind.
+        config._attn_implementation = "eager"
+        super().__init__(config)
+        self._pipeline, self._takes = pipeline, frozenset(takes)
+        self._has_cache = _CACHE_POSITION in takes
+        self.generation_config = self._with_cache_as_exported(generation_config or self.generation_config)
+        # The sequence that the buffers are of, as far as this process knows.
+        self._in_buffers: _Sequence | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs are sent from and outputs come to."""
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype = self.config.dtype
+        return dtype if isinstance(dtype, torch.dtype) else torch.get_default_dtype()
+
+    def generate(  # type: ignore[override]
+        self, inputs: torch.Tensor | None = None, generation_config: GenerationConfig | None = None, **kwargs: Any
+    ) -> Any:
+        """As of any model of transformers. `past_key_values` is what an earlier call returned with
+        `return_dict_in_generate`: that sequence goes on."""
+        if generation_config is not None:
+            generation_config = self._with_cache_as_exported(generation_config)
+        self._check_mode({**(generation_config or self.generation_config).to_dict(), **kwargs})
+        left = {name: value for name, value in kwargs.items() if name not in _OF_CACHE}
+        before = kwargs.get("past_key_values")
+        if before is not None and not isinstance(before, _Sequence):
+            raise InvalidArgument(
+                f"past_key_values: a {type(before).__name__}, and keys and values are with the stages. Pass what an"
+                " earlier call returned with return_dict_in_generate"
+            )
+        if self._has_cache:
+            left["past_key_values"] = before or _Sequence()
+        return super().generate(inputs, generation_config, **left)  # type: ignore[misc]
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = None,
+        return_dict: bool | None = None,
+        **others: Any,
+    ) -> CausalLMOutputWithPast:
+        """`input_ids` [batch, tokens]: what follows `past_key_values`. `attention_mask` [batch, all tokens so far]."""
+        if asked := [name for name, value in others.items() if value]:
+            raise InvalidArgument(f"{', '.join(asked)}: of a deployment generate gets logits alone")
+        if not self._has_cache:
+            return CausalLMOutputWithPast(logits=self._ask(input_ids, 0, attention_mask, position_ids))
+        sequence = past_key_values if isinstance(past_key_values, _Sequence) else _Sequence()
+        is_in_buffers, self._in_buffers = self._in_buffers is sequence, None
+        ids, start = sequence.with_next(input_ids), sequence.get_seq_length() if is_in_buffers else 0
+        try:
+            logits = self._ask(ids, start, attention_mask, position_ids)
+        except StateLost:
+            logits = self._ask(ids, 0, attention_mask, position_ids)
+        except MicrobatchFailed as failure:
+            failure.add_note(f"The sequence is of {ids.shape[1]} tokens; a cache holds as many as it was exported for.")
+            raise
+        sequence.ids, self._in_buffers = ids, sequence
+        return CausalLMOutputWithPast(logits=logits, past_key_values=cast(Any, sequence))
+
+    def _check_mode(self, options: Mapping[str, Any]) -> None:
+        if options.get("assistant_model") is not None or options.get("prompt_lookup_num_tokens"):
+            raise InvalidArgument("assisted generation takes tokens back, and a deployment keeps what it was sent")
+        if self._has_cache and (options.get("num_beams") or 1) > 1:
+            raise InvalidArgument(
+                f"num_beams is {options['num_beams']}: beams move what a cache holds from one row to another, and the"
+                " stages' caches stay where they are. Deploy the model without a cache, or sample"
+            )
+
+    def _with_cache_as_exported(self, given: GenerationConfig) -> GenerationConfig:
+        """Whether there is a cache, and of which kind, is the graph's to say."""
+        config = deepcopy(given)
+        config.use_cache, config.cache_implementation = self._has_cache, None
+        return config
+
+    def _ask(
+        self, ids: torch.Tensor, start: int, mask: torch.Tensor | None, positions: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Logits behind those of `ids` [batch, all tokens so far] that begin at `start`."""
+        inputs = {_IDS: ids[:, start:]}
+        counted = torch.arange(start, ids.shape[1])
+        if _CACHE_POSITION in self._takes:
+            inputs[_CACHE_POSITION] = counted
+        if _MASK in self._takes:
+            inputs[_MASK] = torch.ones_like(ids) if mask is None else mask
+        elif mask is not None and not mask.all():
+            raise InvalidArgument(
+                f"attention_mask: it hides some of the prompt, and the graph has no such input (it takes"
+                f" {', '.join(sorted(self._takes))}). Export the model with attention_mask, or send prompts of one"
+                " length at a time"
+            )
+        if _POSITIONS in self._takes:
+            inputs[_POSITIONS] = counted.expand_as(inputs[_IDS]) if positions is None else positions
+        elif positions is not None and not (positions == counted[-positions.shape[-1] :]).all():
+            raise InvalidArgument(
+                "position_ids: they do not count from 0, as those of padded prompts, and the graph has no such input:"
+                " export the model with position_ids"
+            )
+        return self._logits_of(self._pipeline(**inputs))
+
+    def _logits_of(self, outputs: Any) -> torch.Tensor:
+        given = outputs if isinstance(outputs, Mapping) else {"logits": outputs}
+        logits = next(iter(given.values())) if len(given) == 1 else given.get("logits")
+        if isinstance(logits, torch.Tensor) and logits.is_floating_point() and logits.dim() in (2, 3):
+            return logits if logits.dim() == 3 else logits.unsqueeze(1)
+        raise InvalidArgument(
+            f"generate needs logits of the vocabulary, and the pipeline gives {_described(given)}: open it with the"
+            ' output that has them, as outputs=["logits[:, -1:]"]'
+        )
+
+
+class _Sequence:
+    """In a cache's place: the tokens that the stages' buffers have keys and values of, or had."""
+
+    is_compileable = False
+    is_croppable = False
+
+    def __init__(self) -> None:
+        self.ids: torch.Tensor | None = None
+
+    def get_seq_length(self, layer_index: int = 0) -> int:
+        return 0 if self.ids is None else self.ids.shape[1]
+
+    def with_next(self, ids: torch.Tensor) -> torch.Tensor:
+        return ids if self.ids is None else torch.cat([self.ids, ids], dim=1)
+
+
+def _check_inputs(takes: tuple[str, ...], config: PreTrainedConfig) -> None:
+    if config.is_encoder_decoder:
+        raise InvalidArgument(
+            "an encoder and a decoder: generate runs them apart, and the graph has both. Call the pipeline in a loop"
+            " of your own"
+        )
+    if _IDS not in takes or not (_WITH_CACHE.issuperset(takes) or _WITHOUT.issuperset(takes)):
+        raise InvalidArgument(
+            f"the graph takes {', '.join(takes)}; generate gives input_ids and cache_position where it has a cache,"
+            " else input_ids, attention_mask and position_ids: export the model with inputs of these names"
+        )
+
+
+def _described(given: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {value.dtype}{list(value.shape)}" if isinstance(value, torch.Tensor) else f"{name}: {type(value)}"
+        for name, value in given.items()
+    )

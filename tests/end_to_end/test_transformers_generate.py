@@ -1,0 +1,204 @@
+"""`generate` of transformers over daemons: it gives the tokens that it gives of the model, and streams them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from planner.client import PlannerClient, export
+from planner.client.pipeline import Pipeline
+from planner.client.records import RecoveryPolicy
+from planner.errors import InvalidArgument, MicrobatchFailed
+from planner.plan.options import BalancedMode, PlanOptions
+from tests.models.architectures import find_architecture
+from tests.waiting import WAIT_SECONDS
+from tests.worker_processes import worker_at
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+LENGTH = 32
+PROMPT = torch.tensor([[5, 9, 33, 12, 60, 7, 41]])
+OTHER = torch.tensor([[8, 21]])
+PADDED = {
+    "input_ids": torch.tensor([[0, 0, 5, 9], [3, 4, 8, 21]]),
+    "attention_mask": torch.ones(2, 4, dtype=torch.int64),
+}
+PADDED["attention_mask"][0, :2] = 0
+
+
+@pytest.fixture
+def model() -> Any:
+    return find_architecture("causal/llama").module()
+
+
+@contextmanager
+def with_cache(client: PlannerClient, model: Any, *, outputs: str = "output[:, -1:]") -> Iterator[tuple[str, Pipeline]]:
+    from examples import generate_text
+
+    generation = model.generation_config
+    module = generate_text.with_cache(model, length=LENGTH)
+    graph = client.submit(generate_text.export_with_cache(module, PROMPT, length=LENGTH))
+    model.generation_config = generation
+    plan = client.create_plan(graph.id, PlanOptions(mode=BalancedMode(num_stages=2)))
+    deployment = client.deploy(plan.id, recovery=RecoveryPolicy.RESTART)
+    try:
+        with client.pipeline(deployment.id, outputs=[outputs], deadline_seconds=WAIT_SECONDS) as pipeline:
+            yield deployment.id, pipeline
+    finally:
+        client.stop(deployment.id)
+
+
+@contextmanager
+def without_cache(
+    client: PlannerClient, model: Any, names: tuple[str, ...], *, outputs: tuple[str, ...] = ()
+) -> Iterator[Pipeline]:
+    inputs = {**PADDED, "position_ids": PADDED["attention_mask"].cumsum(1)}
+    batch, sequence = torch.export.Dim("batch", min=2, max=8), torch.export.Dim("sequence", min=2, max=LENGTH)
+    model.config.use_cache = False
+    graph = client.submit(
+        export(
+            model,
+            (),
+            {name: inputs[name] for name in names},
+            dynamic_shapes={name: {0: batch, 1: sequence} for name in names},
+        )
+    )
+    deployment = client.deploy(client.create_plan(graph.id, PlanOptions(mode=BalancedMode(num_stages=2))).id)
+    try:
+        with client.pipeline(deployment.id, outputs=outputs, deadline_seconds=WAIT_SECONDS) as pipeline:
+            yield pipeline
+    finally:
+        client.stop(deployment.id)
+
+
+def sampled(model: Any, prompt: torch.Tensor, num_tokens: int, **options: Any) -> Any:
+    torch.manual_seed(7)
+    options = {"do_sample": True, "temperature": 0.8, "top_k": 20, "eos_token_id": None, **options}
+    return model.generate(prompt, max_new_tokens=num_tokens, **options)
+
+
+def test_a_cache_over_daemons_gives_the_tokens_of_the_model(client: PlannerClient, model: Any) -> None:
+    from transformers import DynamicCache
+
+    from planner.client.generation import PipelinedCausalLM
+
+    expected = [sampled(model, prompt, 12) for prompt in (PROMPT, OTHER)]
+    begun = sampled(model, OTHER, 3)
+    further = sampled(model, begun, 2)
+    last = sampled(model, further, 2)
+    with with_cache(client, model) as (_, pipeline):
+        deployed = PipelinedCausalLM(pipeline, model.config, model.generation_config)
+        for prompt, tokens in zip((PROMPT, OTHER), expected, strict=True):
+            assert torch.equal(sampled(deployed, prompt, 12), tokens)
+        assert torch.equal(sampled(deployed, PROMPT, 12, prefill_chunk_size=3), expected[0])
+
+        sent = list[int]()
+
+        def counted(**inputs: torch.Tensor) -> Any:
+            sent.append(inputs["input_ids"].shape[1])
+            return pipeline(**inputs)
+
+        deployed._pipeline = counted
+        first = sampled(deployed, OTHER, 3, return_dict_in_generate=True)
+        assert torch.equal(first.sequences, begun)
+        assert torch.equal(sampled(deployed, PROMPT, 1), expected[0][:, : PROMPT.shape[1] + 1])
+        # The buffers are of the other sequence: all of the first one is sent again, and then what is new.
+        going_on = {"past_key_values": first.past_key_values, "return_dict_in_generate": True}
+        second = sampled(deployed, first.sequences, 2, **going_on)
+        assert torch.equal(second.sequences, further)
+        assert torch.equal(sampled(deployed, second.sequences, 2, **going_on).sequences, last)
+        assert sent == [2, 1, 1, 7, 5, 1, 1, 1]
+        deployed._pipeline = pipeline
+
+        with pytest.raises(InvalidArgument, match="attention_mask: it hides some of the prompt"):
+            deployed.generate(PROMPT, attention_mask=torch.tensor([[0, 1, 1, 1, 1, 1, 1]]), max_new_tokens=1)
+        with pytest.raises(InvalidArgument, match="num_beams is 2: beams move"):
+            deployed.generate(PROMPT, num_beams=2, max_new_tokens=1)
+        with pytest.raises(InvalidArgument, match="assisted generation"):
+            deployed.generate(PROMPT, prompt_lookup_num_tokens=2, max_new_tokens=1)
+        with pytest.raises(InvalidArgument, match="output_hidden_states"):
+            deployed.generate(PROMPT, output_hidden_states=True, max_new_tokens=1)
+        with pytest.raises(InvalidArgument, match="past_key_values: a DynamicCache"):
+            deployed.generate(PROMPT, past_key_values=DynamicCache(), max_new_tokens=1)
+        with pytest.raises(MicrobatchFailed) as failed:
+            deployed.generate(PROMPT, max_new_tokens=LENGTH, eos_token_id=None)
+        assert failed.value.__notes__ == ["The sequence is of 33 tokens; a cache holds as many as it was exported for."]
+
+
+def test_a_cache_that_is_lost_is_computed_again(client: PlannerClient, model: Any) -> None:
+    from planner.client.generation import PipelinedCausalLM
+
+    expected = sampled(model, PROMPT, 12)
+    with with_cache(client, model) as (deployment_id, pipeline):
+
+        class Killer:
+            """Puts an end to a worker behind the fourth token."""
+
+            put_tokens = 0
+
+            def put(self, tokens: torch.Tensor) -> None:
+                self.put_tokens += 1
+                if self.put_tokens == 5:
+                    place = client.get_deployment(deployment_id).stages[1]
+                    os.kill(worker_at(place.daemon_address, deployment_id), signal.SIGKILL)
+
+            def end(self) -> None: ...
+
+        deployed = PipelinedCausalLM(pipeline, model.config, model.generation_config)
+        assert torch.equal(sampled(deployed, PROMPT, 12, streamer=Killer()), expected)
+        assert client.get_deployment(deployment_id).generation == 2
+
+
+def test_without_a_cache_padded_prompts_and_beams_are_those_of_the_model(client: PlannerClient, model: Any) -> None:
+    from planner.client.generation import PipelinedCausalLM
+
+    options = [{"do_sample": False}, {"do_sample": True}, {"num_beams": 3}]
+    settled = {**PADDED, "max_new_tokens": 6, "eos_token_id": None, "pad_token_id": 0}
+
+    def generated(generating: Any, **option: Any) -> torch.Tensor:
+        torch.manual_seed(7)
+        tokens: torch.Tensor = generating.generate(**settled, **option)
+        return tokens
+
+    expected = [generated(model, **option) for option in options]
+    generation = model.generation_config
+    with without_cache(
+        client, model, ("input_ids", "attention_mask", "position_ids"), outputs=("logits[:, -1]",)
+    ) as it:
+        deployed = PipelinedCausalLM(it, model.config, generation)
+        for option, tokens in zip(options, expected, strict=True):
+            assert torch.equal(generated(deployed, **option), tokens)
+    with without_cache(client, model, ("input_ids", "attention_mask")) as it:
+        deployed = PipelinedCausalLM(it, model.config, generation)
+        del settled["attention_mask"]
+        settled["input_ids"] = PADDED["input_ids"] + 1
+        assert torch.equal(generated(deployed, do_sample=False), generated(model, do_sample=False))
+        with pytest.raises(InvalidArgument, match="export the model with position_ids"):
+            deployed.generate(**PADDED, max_new_tokens=1)
+
+
+def test_what_generates_nothing_is_refused(client: PlannerClient, model: Any) -> None:
+    from transformers import T5Config
+
+    from planner.client.generation import PipelinedCausalLM
+
+    with with_cache(client, model, outputs="output[:, -1:].argmax(-1)") as (_, pipeline):
+        with pytest.raises(InvalidArgument, match=r"gives output.* torch\.int64\[1, 1\]: open it with"):
+            PipelinedCausalLM(pipeline, model.config).generate(PROMPT, max_new_tokens=1)
+        with pytest.raises(InvalidArgument, match="an encoder and a decoder"):
+            PipelinedCausalLM(pipeline, T5Config())
+    layer = torch.nn.Linear(4, 4)
+    plan = client.create_plan(client.submit(export(layer, (torch.ones(2, 4),))).id, BalancedMode(num_stages=1))
+    deployment = client.deploy(plan.id)
+    with (
+        client.pipeline(deployment.id) as pipeline,
+        pytest.raises(InvalidArgument, match="the graph takes input; generate gives input_ids"),
+    ):
+        PipelinedCausalLM(pipeline, model.config)
+    client.stop(deployment.id)
