@@ -51,8 +51,8 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         takes = argument_names(pipeline.graph)
         _check_inputs(takes, config)
         config = deepcopy(config)
-        # There is no attention here that could be of another kind.
-        config._attn_implementation = "eager"
+        # There are no attention and no experts here that could be of another kind.
+        config._attn_implementation = config._experts_implementation = "eager"
         super().__init__(config)
         self._pipeline, self._takes = pipeline, frozenset(takes)
         self._has_cache = _CACHE_POSITION in takes

@@ -6,12 +6,13 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from planner.client import PlannerClient, export
+from planner.client import PlannerClient, export, export_checkpoint
 from planner.client.pipeline import Pipeline
 from planner.client.records import RecoveryPolicy
 from planner.errors import InvalidArgument, MicrobatchFailed
@@ -129,6 +130,21 @@ def test_a_cache_over_daemons_gives_the_tokens_of_the_model(client: PlannerClien
         with pytest.raises(MicrobatchFailed) as failed:
             deployed.generate(PROMPT, max_new_tokens=LENGTH, eos_token_id=None)
         assert failed.value.__notes__ == ["The sequence is of 33 tokens; a cache holds as many as it was exported for."]
+
+
+def test_a_checkpoint_generates_without_being_loaded(client: PlannerClient, tmp_path: Path) -> None:
+    """Two sequences side by side of a mixture of experts, whose config asks for kernels that nobody here has."""
+    from planner.client.generation import PipelinedCausalLM
+
+    model: Any = find_architecture("causal/mixtral").module()
+    model.save_pretrained(tmp_path)
+    prompts = torch.cat([PROMPT, PROMPT.flip(1)])
+    graph = client.submit(export_checkpoint(tmp_path, cache_length=LENGTH, batch_size=2))
+    deployment = client.deploy(client.create_plan(graph.id, PlanOptions(mode=BalancedMode(num_stages=2))).id)
+    with client.pipeline(deployment.id, outputs=["output[:, -1:]"], deadline_seconds=WAIT_SECONDS) as pipeline:
+        deployed = PipelinedCausalLM(pipeline, model.config)
+        assert torch.equal(sampled(deployed, prompts, 8), sampled(model, prompts, 8))
+    client.stop(deployment.id)
 
 
 def test_a_cache_that_is_lost_is_computed_again(client: PlannerClient, model: Any) -> None:

@@ -34,17 +34,28 @@ CompareOption = Annotated[
         help="Run a factory's module, and what was captured of it, on the example inputs, and warn where they differ.",
     ),
 ]
+CacheLengthOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Of hf:FOLDER: generates token by token, with keys and values of so many positions in its buffers."
+    ),
+]
+BatchSizeOption = Annotated[
+    int | None, typer.Option(help="With --cache-length: how many sequences side by side; else one.")
+]
 
 
 def submit(
     source: SourceArgument,
     name: NameOption = None,
     compare: CompareOption = True,
+    cache_length: CacheLengthOption = None,
+    batch_size: BatchSizeOption = None,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Upload a model's graph and weights; what the server has already is not sent again."""
-    exported = _source(source, name, compare)
+    exported = _source(source, name, compare, cache_length, batch_size)
     with connect(server) as client, upload_bars() as on_progress:
         record = client.submit(exported, name=name, on_progress=on_progress)
     emit(record, output, lambda: graphs_table([record]))
@@ -87,12 +98,20 @@ def attach_weights(
     emit(record, output, lambda: graphs_table([record]))
 
 
-def _source(source: str, name: str | None, compare: bool) -> ExportedModel | ExportedCheckpoint | Path:
+def _source(
+    source: str, name: str | None, compare: bool, cache_length: int | None = None, batch_size: int | None = None
+) -> ExportedModel | ExportedCheckpoint | Path:
     path = Path(source)
+    is_checkpoint = not path.exists() and source.startswith(CHECKPOINT_PREFIX)
+    if not is_checkpoint and (cache_length, batch_size) != (None, None):
+        raise InvalidArgument(
+            f"{source}: --cache-length and --batch-size are of {CHECKPOINT_PREFIX}FOLDER; what a factory returns has a"
+            " cache where its module has"
+        )
     if path.exists():
         return path
-    if source.startswith(CHECKPOINT_PREFIX):
-        with spinner(f"exporting {source}"):
-            return export_checkpoint(source.removeprefix(CHECKPOINT_PREFIX), name)
     with spinner(f"exporting {source}"):
+        if is_checkpoint:
+            folder = source.removeprefix(CHECKPOINT_PREFIX)
+            return export_checkpoint(folder, name, cache_length=cache_length, batch_size=batch_size)
         return export_from_factory(source, name, compare=compare)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from planner.client.weight_files import files_of_folder
 from planner.client.weight_layout import TensorSource, stored_tensors
-from planner.errors import NotFound, UnsupportedModule
+from planner.errors import InvalidArgument, NotFound, UnsupportedModule
 from planner.graph.ir import Graph
 
 if TYPE_CHECKING:
@@ -27,23 +27,36 @@ class ExportedCheckpoint:
     tensors: Mapping[str, TensorSource]
 
 
-def export_checkpoint(folder: Path | str, name: str | None = None) -> ExportedCheckpoint:
+def export_checkpoint(
+    folder: Path | str, name: str | None = None, *, cache_length: int | None = None, batch_size: int | None = None
+) -> ExportedCheckpoint:
     """The model that config.json names, in evaluation, for batches and lengths of any size.
+
+    With `cache_length` a causal language model that generates token by token: it keeps keys and values of so many
+    positions, of `batch_size` sequences (1), in buffers, and takes `input_ids` [batch, tokens] and `cache_position`
+    [tokens].
 
     Tensors that the checkpoint stores under other names, tied, or apart (each expert by itself) are found as
     transformers finds them. Raises NotFound, InvalidArgument, Corrupt, or UnsupportedModule.
     """
+    from planner.client.export.cached_model import CacheSize
     from planner.client.export.meta_model import build_on_meta, export_on_meta
 
-    folder = Path(folder)
+    folder, cache_size = Path(folder), None
+    if cache_length is not None:
+        cache_size = CacheSize(length=cache_length, batch_size=1 if batch_size is None else batch_size)
+    elif batch_size is not None:
+        raise InvalidArgument(
+            "batch_size is of a cache, and there is none without cache_length: batches are of any size"
+        )
     if not (folder / "config.json").is_file():
         raise NotFound(f"{folder}: no config.json; needs a folder as save_pretrained writes it")
     stored = dict(tensor for path in files_of_folder(folder) for tensor in stored_tensors(path))
-    model = build_on_meta(folder)
+    model = build_on_meta(folder, cache_size)
     sources = model.sources(stored)
     model.check(sources, folder)
     exported = export_on_meta(model, name or folder.resolve().name)
-    return ExportedCheckpoint(graph=exported.graph, tensors=dict(_tensors(exported, sources)))
+    return ExportedCheckpoint(graph=exported.graph, tensors=dict(_tensors(exported, model.exported_sources(sources))))
 
 
 def _tensors(exported: ExportedModel, sources: Mapping[str, TensorSource]) -> Iterator[tuple[str, TensorSource]]:

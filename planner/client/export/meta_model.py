@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
+from planner.client.export.cached_model import CachedModel, CacheSize
 from planner.client.export.dtypes import dtype_of
 from planner.client.export.export import export
 from planner.client.export.exported_model import ExportedModel
@@ -25,20 +26,31 @@ _BATCH, _LENGTH, _TARGET_LENGTH = 2, 7, 5
 # What checkpoints of earlier versions store, and modules compute.
 _COMPUTED = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")
 _NAMED = 3
+# Sent again and again for what is longer.
+_ZEROS = bytes(1 << 20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaModel:
-    """`buffers` are what its code computes from the config, by name: no checkpoint stores all of them."""
+    """`buffers` are what its code computes from the config, by name: no checkpoint stores all of them. With a `cache`
+    the module that keeps it, around this one, is what is exported."""
 
     module: Any
     buffers: Mapping[str, torch.Tensor]
+    cache: CachedModel | None = None
 
     def sources(self, stored: Mapping[str, TensorSource]) -> dict[str, TensorSource]:
         """Where the states are, by their own names: in the checkpoint as transformers maps it, or among the buffers.
         Warns of what is stored for nothing, as where the config has fewer layers."""
         computed = {name: _source_of(tensor, name) for name, tensor in self.buffers.items()}
         return computed | {name: _joined(name, parts) for name, parts in self._parts(stored).items()}
+
+    def exported_sources(self, sources: Mapping[str, TensorSource]) -> dict[str, TensorSource]:
+        """By the names that the exported states have; a cache begins empty."""
+        if self.cache is None:
+            return dict(sources)
+        inside = {f"{self.cache.prefix}{name}": source for name, source in sources.items()}
+        return inside | {name: _zeros(tensor, name) for name, tensor in self.cache.buffers()}
 
     def check(self, sources: Mapping[str, TensorSource], folder: Path) -> None:
         """Raises NotFound for a state that is nowhere, InvalidArgument for one that is stored otherwise."""
@@ -111,8 +123,8 @@ class _Parts:
     columns: dict[str | None, list[TensorSource]]
 
 
-def build_on_meta(folder: Path) -> MetaModel:
-    """Raises InvalidArgument for a config that transformers has no model for."""
+def build_on_meta(folder: Path, cache_size: CacheSize | None = None) -> MetaModel:
+    """Raises InvalidArgument for a config that transformers has no model for, and as CachedModel.of."""
     import transformers
 
     try:
@@ -137,11 +149,19 @@ def build_on_meta(folder: Path) -> MetaModel:
         for name, tensor in part._buffers.items():
             if tensor is not None:
                 part._buffers[name] = tensor.to("meta")
-    return MetaModel(module=module, buffers=buffers)
+    return MetaModel(module=module, buffers=buffers, cache=CachedModel.of(module, cache_size) if cache_size else None)
 
 
 def export_on_meta(model: MetaModel, name: str) -> ExportedModel:
-    """With every size dynamic that the model lets be. Raises UnsupportedModule."""
+    """With every size dynamic that the model lets be; with a cache, prompts and single tokens. Raises
+    UnsupportedModule."""
+    if model.cache is not None:
+        inputs, shapes = model.cache.example()
+        try:
+            return export(model.cache.module, (), inputs, dynamic_shapes=shapes, name=name)
+        except UnsupportedModule as error:
+            kind = type(model.module).__name__
+            raise UnsupportedModule(f"{kind} with a cache: {error.message}; submit it without one") from error
     module = model.module
     inputs, shapes = _example(module)
     try:
@@ -194,6 +214,12 @@ def _tokens(length: int) -> torch.Tensor:
 def _source_of(tensor: torch.Tensor, name: str) -> TensorSource:
     content = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     return TensorSource(dtype=dtype_of(tensor.dtype, name), dims=tuple(tensor.shape), pieces=(content,))
+
+
+def _zeros(tensor: torch.Tensor, name: str) -> TensorSource:
+    whole, rest = divmod(tensor.numel() * tensor.element_size(), len(_ZEROS))
+    pieces = (*[_ZEROS] * whole, *([_ZEROS[:rest]] if rest else []))
+    return TensorSource(dtype=dtype_of(tensor.dtype, name), dims=tuple(tensor.shape), pieces=pieces)
 
 
 def _joined(name: str, parts: _Parts) -> TensorSource:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.services
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_hugging_face_can_be_deployed(cli: RunCli, tmp_path: Path) -> None:
+def test_a_checkpoint_of_hugging_face_can_be_deployed(cli: RunCli, tmp_path: Path, chain: Path) -> None:
     module: Any = find_architecture("causal/llama").module()
     module.save_pretrained(tmp_path / "checkpoint")
 
@@ -29,6 +29,15 @@ def test_a_checkpoint_of_hugging_face_can_be_deployed(cli: RunCli, tmp_path: Pat
     refused = cli("export", f"hf:{tmp_path / 'checkpoint'}", tmp_path / "folder")
     assert refused.status == exit_codes.INVALID_INPUT
     assert "holds its weights; submit it" in refused.stderr
+
+    cache = ("--cache-length", "32", "--batch-size", "2")
+    cached = cli("submit", f"hf:{tmp_path / 'checkpoint'}", *cache, "-o", "json").document()
+    heads, size = module.config.num_key_value_heads, module.config.head_dim
+    of_cache = module.config.num_hidden_layers * 2 * (2 * heads * 32 * size) * 4
+    assert 0 <= cached["state_bytes"] - graph["state_bytes"] - of_cache < 100
+    refused = cli("submit", chain, *cache)
+    assert refused.status == exit_codes.INVALID_INPUT
+    assert "--cache-length and --batch-size are of hf:FOLDER" in refused.stderr
 
 
 def test_from_a_folder_to_a_plan(cli: RunCli, chain: Path, two_devices: Path) -> None:
