@@ -87,15 +87,16 @@ async def test_a_silent_client_is_given_up_and_another_goes_on(calls: Calls, mon
 
 
 async def test_a_second_upload_waits_for_the_first_and_finds_it_done(calls: Calls) -> None:
-    go_on = asyncio.Event()
+    begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def slowly() -> Messages:
         yield begin()
+        begun.set()
         await go_on.wait()
         yield planner_pb2.UploadBlobRequest(chunk=CONTENT)
 
     first = asyncio.create_task(calls.UploadBlob(slowly(), None))
-    await asyncio.sleep(0.05)
+    await begun.wait()
     second = asyncio.create_task(calls.UploadBlob(messages(begin()), None))
     await asyncio.sleep(0.05)
     assert not second.done()

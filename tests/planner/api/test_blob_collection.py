@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from sqlalchemy.ext.asyncio import AsyncSession
 
+from planner.api import blob_collection
 from planner.api.blob_calls import BlobCalls
 from planner.api.blob_collection import BlobCollection, Collected
 from planner.api.computing import Computing
@@ -138,12 +140,19 @@ async def test_what_was_collected_counts_no_longer_as_its_caller_s(planner: Plan
         assert await uploads_before(session, datetime.now(UTC)) == {stays, under_way}
 
 
-async def test_a_reference_that_is_being_added_is_waited_for(planner: Planner) -> None:
-    blob = old(planner, b"graph")
+async def test_a_reference_that_is_being_added_is_waited_for(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
+    blob, asks = old(planner, b"graph"), asyncio.Event()
+
+    async def lock(session: AsyncSession) -> None:
+        asks.set()
+        await lock_references(session)
+
+    monkeypatch.setattr(blob_collection, "lock_references", lock)
     async with planner.database.session() as session:
         await lock_references(session)
         await add_graph(session, graph(blob.hex()))
         collecting = asyncio.create_task(collection(planner).run())
+        await asks.wait()
         await asyncio.wait({collecting}, timeout=0.2)
         assert not collecting.done()
     assert await collecting == Collected(num_young=1)

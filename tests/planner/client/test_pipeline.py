@@ -16,6 +16,7 @@ from planner.client.door import SessionMemory
 from planner.client.messages import deployment_from_proto
 from planner.client.pipeline import MOST_FRUITLESS
 from planner.client.records import Deployment
+from planner.client.session import Session
 from planner.errors import (
     BuffersInUse,
     Conflict,
@@ -110,14 +111,21 @@ def test_a_window_of_its_own_keeps_all_copies_busy(num_copies: int, window: int)
     assert len(daemon.received) == 60
 
 
-def test_results_are_given_before_the_window_is_full() -> None:
+def test_results_are_given_before_the_window_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = LoopbackDaemon()
     num_results: list[int] = []
+    sessions = list[Session]()
+    opens = Session.open
+
+    def opened(session: Session) -> None:
+        sessions.append(session)
+        opens(session)
+
+    monkeypatch.setattr(Session, "open", opened)
 
     def batches() -> Iterator[np.ndarray]:
         yield batch(1)
-        wait_for(lambda: len(daemon.received) == 1)
-        time.sleep(0.2)
+        wait_for(lambda: sessions[0].has_arrived(), "the first result to arrive")
         yield batch(2)
         num_results.append(len(results))
         yield batch(3)
