@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.client.client import PlannerClient
 from planner.client.export import (
+    CacheSize,
     ExportedCheckpoint,
     ExportedModel,
     OperatorCost,
@@ -30,6 +31,7 @@ __all__ = [
     "AsyncPlannerClient",
     "AsyncTrainer",
     "Batch",
+    "CacheSize",
     "ExportedCheckpoint",
     "ExportedModel",
     "OperatorCost",

@@ -10,20 +10,25 @@ and a seed gives the tokens that it gives with the model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
+from functools import partial
 from typing import Any, cast
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from planner.client.interleaved import ask, place, run_interleaved
 from planner.client.pipeline import Pipeline
 from planner.client.pytree import argument_names
 from planner.errors import InvalidArgument, MicrobatchFailed, StateLost
+from planner.graph.expression import SymbolReference
+from planner.graph.ir import Graph, ValueReference
 
 _IDS, _MASK, _POSITIONS, _CACHE_POSITION = "input_ids", "attention_mask", "position_ids", "cache_position"
-_WITH_CACHE, _WITHOUT = frozenset({_IDS, _CACHE_POSITION}), frozenset({_IDS, _MASK, _POSITIONS})
+_SLOT = "slot"
+_WITH_CACHE, _WITHOUT = frozenset({_IDS, _CACHE_POSITION, _SLOT}), frozenset({_IDS, _MASK, _POSITIONS})
 _OF_CACHE = frozenset({"use_cache", "cache_implementation", "past_key_values"})
 
 
@@ -36,8 +41,9 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
     last token's, and no others cross the network.
 
     A graph that takes `cache_position`, and writes a cache into its buffers, is sent each token once; when the cache is
-    lost with a daemon, or was written for another sequence meanwhile, the whole sequence is sent again. Another graph
-    is sent all of it for each token, and can search by beams too.
+    lost with a daemon, or was written for another sequence meanwhile, the whole sequence is sent again. With a `slot`
+    besides, the number of one of several caches, several sequences are under way at once: `generate_each`. A graph
+    without a cache is sent all of a sequence for each token, and can search by beams too.
 
     Raises InvalidArgument for a graph that takes or gives something else, and for prompts of which some are padded
     where the graph has no input that says so.
@@ -57,8 +63,8 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         self._pipeline, self._takes = pipeline, frozenset(takes)
         self._has_cache = _CACHE_POSITION in takes
         self.generation_config = self._with_cache_as_exported(generation_config or self.generation_config)
-        # The sequence that the buffers are of, as far as this process knows.
-        self._in_buffers: _Sequence | None = None
+        # By slot, the sequence that its buffers are of, as far as this process knows.
+        self._in_buffers: list[_Sequence | None] = [None] * _num_slots(pipeline.graph)
 
     @property
     def device(self) -> torch.device:
@@ -89,6 +95,13 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
             left["past_key_values"] = before or _Sequence()
         return super().generate(inputs, generation_config, **left)  # type: ignore[misc]
 
+    def generate_each(self, prompts: Iterable[torch.Tensor], **kwargs: Any) -> list[Any]:
+        """What `generate` gives of each prompt [batch, tokens], in order: as many at once as the graph has slots, so
+        that each stage has a batch to work on. Without a cache it has as many as the pipeline has under way."""
+        num_places = len(self._in_buffers) if self._has_cache else self._pipeline.default_window
+        calls = [partial(self.generate, prompt, **kwargs) for prompt in prompts]
+        return run_interleaved(self._pipeline, calls, num_places)
+
     def forward(
         self,
         input_ids: torch.Tensor,
@@ -105,16 +118,20 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         if not self._has_cache:
             return CausalLMOutputWithPast(logits=self._ask(input_ids, 0, attention_mask, position_ids))
         sequence = past_key_values if isinstance(past_key_values, _Sequence) else _Sequence()
-        is_in_buffers, self._in_buffers = self._in_buffers is sequence, None
+        slot = place() or 0
+        is_in_buffers, self._in_buffers[slot] = self._in_buffers[slot] is sequence, None
         ids, start = sequence.with_next(input_ids), sequence.get_seq_length() if is_in_buffers else 0
-        try:
-            logits = self._ask(ids, start, attention_mask, position_ids)
-        except StateLost:
-            logits = self._ask(ids, 0, attention_mask, position_ids)
-        except MicrobatchFailed as failure:
-            failure.add_note(f"The sequence is of {ids.shape[1]} tokens; a cache holds as many as it was exported for.")
-            raise
-        sequence.ids, self._in_buffers = ids, sequence
+        while True:
+            try:
+                logits = self._ask(ids, start, attention_mask, position_ids)
+                break
+            except StateLost:
+                self._in_buffers, start = [None] * len(self._in_buffers), 0
+            except MicrobatchFailed as failure:
+                tokens = ids.shape[1]
+                failure.add_note(f"The sequence is of {tokens} tokens; a cache holds as many as it was exported for.")
+                raise
+        sequence.ids, self._in_buffers[slot] = ids, sequence
         return CausalLMOutputWithPast(logits=logits, past_key_values=cast(Any, sequence))
 
     def _check_mode(self, options: Mapping[str, Any]) -> None:
@@ -136,10 +153,12 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         self, ids: torch.Tensor, start: int, mask: torch.Tensor | None, positions: torch.Tensor | None
     ) -> torch.Tensor:
         """Logits behind those of `ids` [batch, all tokens so far] that begin at `start`."""
-        inputs = {_IDS: ids[:, start:]}
+        inputs: dict[str, Any] = {_IDS: ids[:, start:]}
         counted = torch.arange(start, ids.shape[1])
         if _CACHE_POSITION in self._takes:
             inputs[_CACHE_POSITION] = counted
+        if _SLOT in self._takes:
+            inputs[_SLOT] = place() or 0
         if _MASK in self._takes:
             inputs[_MASK] = torch.ones_like(ids) if mask is None else mask
         elif mask is not None and not mask.all():
@@ -155,7 +174,7 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
                 "position_ids: they do not count from 0, as those of padded prompts, and the graph has no such input:"
                 " export the model with position_ids"
             )
-        return self._logits_of(self._pipeline(**inputs))
+        return self._logits_of(ask(self._pipeline, inputs))
 
     def _logits_of(self, outputs: Any) -> torch.Tensor:
         given = outputs if isinstance(outputs, Mapping) else {"logits": outputs}
@@ -184,6 +203,16 @@ class _Sequence:
         return ids if self.ids is None else torch.cat([self.ids, ids], dim=1)
 
 
+def _num_slots(graph: Graph) -> int:
+    """As many as the numbers that its input may have."""
+    content = next((entry.content for entry in graph.inputs if entry.name == _SLOT), None)
+    if not isinstance(content, ValueReference):
+        return 1
+    number = graph.values_by_id()[content.value_id].expression
+    upper = next((one.upper for one in graph.symbols if number == SymbolReference(one.id)), None)
+    return 1 if upper is None else 1 + upper
+
+
 def _check_inputs(takes: tuple[str, ...], config: PreTrainedConfig) -> None:
     if config.is_encoder_decoder:
         raise InvalidArgument(
@@ -192,8 +221,8 @@ def _check_inputs(takes: tuple[str, ...], config: PreTrainedConfig) -> None:
         )
     if _IDS not in takes or not (_WITH_CACHE.issuperset(takes) or _WITHOUT.issuperset(takes)):
         raise InvalidArgument(
-            f"the graph takes {', '.join(takes)}; generate gives input_ids and cache_position where it has a cache,"
-            " else input_ids, attention_mask and position_ids: export the model with inputs of these names"
+            f"the graph takes {', '.join(takes)}; generate gives input_ids, cache_position and slot where it has a"
+            " cache, else input_ids, attention_mask and position_ids: export the model with inputs of these names"
         )
 
 

@@ -6,13 +6,14 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from planner.client import PlannerClient, export, export_checkpoint
+from planner.client import CacheSize, PlannerClient, export, export_checkpoint
 from planner.client.pipeline import Pipeline
 from planner.client.records import RecoveryPolicy
 from planner.errors import InvalidArgument, MicrobatchFailed
@@ -132,6 +133,18 @@ def test_a_cache_over_daemons_gives_the_tokens_of_the_model(client: PlannerClien
         assert failed.value.__notes__ == ["The sequence is of 33 tokens; a cache holds as many as it was exported for."]
 
 
+@contextmanager
+def from_checkpoint(client: PlannerClient, folder: Path, cache: CacheSize) -> Iterator[tuple[str, Pipeline]]:
+    graph = client.submit(export_checkpoint(folder, cache=cache))
+    plan = client.create_plan(graph.id, PlanOptions(mode=BalancedMode(num_stages=2)))
+    deployment = client.deploy(plan.id, recovery=RecoveryPolicy.RESTART)
+    try:
+        with client.pipeline(deployment.id, outputs=["output[:, -1:]"], deadline_seconds=WAIT_SECONDS) as pipeline:
+            yield deployment.id, pipeline
+    finally:
+        client.stop(deployment.id)
+
+
 def test_a_checkpoint_generates_without_being_loaded(client: PlannerClient, tmp_path: Path) -> None:
     """Two sequences side by side of a mixture of experts, whose config asks for kernels that nobody here has."""
     from planner.client.generation import PipelinedCausalLM
@@ -139,12 +152,43 @@ def test_a_checkpoint_generates_without_being_loaded(client: PlannerClient, tmp_
     model: Any = find_architecture("causal/mixtral").module()
     model.save_pretrained(tmp_path)
     prompts = torch.cat([PROMPT, PROMPT.flip(1)])
-    graph = client.submit(export_checkpoint(tmp_path, cache_length=LENGTH, batch_size=2))
-    deployment = client.deploy(client.create_plan(graph.id, PlanOptions(mode=BalancedMode(num_stages=2))).id)
-    with client.pipeline(deployment.id, outputs=["output[:, -1:]"], deadline_seconds=WAIT_SECONDS) as pipeline:
+    with from_checkpoint(client, tmp_path, CacheSize(length=LENGTH, batch_size=2)) as (_, pipeline):
         deployed = PipelinedCausalLM(pipeline, model.config)
         assert torch.equal(sampled(deployed, prompts, 8), sampled(model, prompts, 8))
-    client.stop(deployment.id)
+
+
+def test_several_sequences_at_once_each_have_a_slot(client: PlannerClient, model: Any, tmp_path: Path) -> None:
+    """Five prompts in three slots, and a worker killed in the middle of them."""
+    from planner.client.generation import PipelinedCausalLM
+
+    model.save_pretrained(tmp_path)
+    prompts = [PROMPT[:, :length] for length in (7, 2, 5, 3, 6)]
+    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+    expected = [model.generate(prompt, **options) for prompt in prompts]
+    with from_checkpoint(client, tmp_path, CacheSize(length=LENGTH, num_slots=3)) as (deployment_id, pipeline):
+        deployed = PipelinedCausalLM(pipeline, model.config)
+
+        def generated(**others: Any) -> list[torch.Tensor]:
+            torch.manual_seed(7)
+            tokens: list[torch.Tensor] = deployed.generate_each(prompts, **{**options, **others})
+            return tokens
+
+        assert all(map(torch.equal, generated(), expected))
+        assert all(map(torch.equal, generated(do_sample=True), generated(do_sample=True)))
+        assert torch.equal(deployed.generate(PROMPT, **options), expected[0])
+        with pytest.raises(InvalidArgument, match="needs at least 1 and at most 32"):
+            deployed.generate_each([PROMPT, torch.zeros(1, 33, dtype=torch.int64), PROMPT], **options)
+
+        asked = count()
+
+        def kills_once(ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
+            if next(asked) == 10:
+                place = client.get_deployment(deployment_id).stages[1]
+                os.kill(worker_at(place.daemon_address, deployment_id), signal.SIGKILL)
+            return torch.zeros(ids.shape[0], dtype=torch.bool)
+
+        assert all(map(torch.equal, generated(stopping_criteria=[kills_once]), expected))
+        assert client.get_deployment(deployment_id).generation == 2
 
 
 def test_a_cache_that_is_lost_is_computed_again(client: PlannerClient, model: Any) -> None:

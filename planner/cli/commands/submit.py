@@ -13,7 +13,7 @@ from planner.cli.options import OutputOption, ServerOption, connect
 from planner.cli.output import OutputFormat, emit, say
 from planner.cli.progress import spinner, upload_bars
 from planner.cli.tables import graphs_table
-from planner.client.export import ExportedCheckpoint, ExportedModel, export_checkpoint
+from planner.client.export import CacheSize, ExportedCheckpoint, ExportedModel, export_checkpoint
 from planner.errors import InvalidArgument
 
 CHECKPOINT_PREFIX = "hf:"
@@ -43,6 +43,10 @@ CacheLengthOption = Annotated[
 BatchSizeOption = Annotated[
     int | None, typer.Option(help="With --cache-length: how many sequences side by side; else one.")
 ]
+SlotsOption = Annotated[
+    int | None,
+    typer.Option(help="With --cache-length: how many such caches, so that stages work on as many batches at once."),
+]
 
 
 def submit(
@@ -51,11 +55,12 @@ def submit(
     compare: CompareOption = True,
     cache_length: CacheLengthOption = None,
     batch_size: BatchSizeOption = None,
+    slots: SlotsOption = None,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Upload a model's graph and weights; what the server has already is not sent again."""
-    exported = _source(source, name, compare, cache_length, batch_size)
+    exported = _source(source, name, compare, _cache_size(cache_length, batch_size, slots))
     with connect(server) as client, upload_bars() as on_progress:
         record = client.submit(exported, name=name, on_progress=on_progress)
     emit(record, output, lambda: graphs_table([record]))
@@ -98,20 +103,28 @@ def attach_weights(
     emit(record, output, lambda: graphs_table([record]))
 
 
+def _cache_size(length: int | None, batch_size: int | None, slots: int | None) -> CacheSize | None:
+    if length is None:
+        if (batch_size, slots) != (None, None):
+            raise InvalidArgument("--batch-size and --slots are of a cache: give its --cache-length")
+        return None
+    given = {"batch_size": batch_size, "num_slots": slots}
+    return CacheSize(length=length, **{name: count for name, count in given.items() if count is not None})
+
+
 def _source(
-    source: str, name: str | None, compare: bool, cache_length: int | None = None, batch_size: int | None = None
+    source: str, name: str | None, compare: bool, cache: CacheSize | None = None
 ) -> ExportedModel | ExportedCheckpoint | Path:
     path = Path(source)
     is_checkpoint = not path.exists() and source.startswith(CHECKPOINT_PREFIX)
-    if not is_checkpoint and (cache_length, batch_size) != (None, None):
+    if cache and not is_checkpoint:
         raise InvalidArgument(
-            f"{source}: --cache-length and --batch-size are of {CHECKPOINT_PREFIX}FOLDER; what a factory returns has a"
-            " cache where its module has"
+            f"{source}: --cache-length is of {CHECKPOINT_PREFIX}FOLDER; what a factory returns has a cache where its"
+            " module has"
         )
     if path.exists():
         return path
     with spinner(f"exporting {source}"):
         if is_checkpoint:
-            folder = source.removeprefix(CHECKPOINT_PREFIX)
-            return export_checkpoint(folder, name, cache_length=cache_length, batch_size=batch_size)
+            return export_checkpoint(source.removeprefix(CHECKPOINT_PREFIX), name, cache=cache)
         return export_from_factory(source, name, compare=compare)

@@ -10,16 +10,17 @@ The program as records      encode_nodes, encode_signature, encode_states; of th
                             containers, dtypes, module_paths, regions
 Sizes                       symbols, symbol_names, roundings
 What calls do to storage    effects, storage; states, which share theirs; gradient_flow
-Checkpoints                 checkpoint, meta_model
+Checkpoints                 checkpoint, meta_model; cached_model, which keeps keys and values
 What comes of it            exported_model; operator_costs of custom operators
 """
 
-from planner.client.export.checkpoint import ExportedCheckpoint, export_checkpoint
+from planner.client.export.checkpoint import CacheSize, ExportedCheckpoint, export_checkpoint
 from planner.client.export.export import export
 from planner.client.export.exported_model import ExportedModel, load_exported, read_exported
 from planner.client.export.operator_costs import OperatorCost, operator_cost
 
 __all__ = [
+    "CacheSize",
     "ExportedCheckpoint",
     "ExportedModel",
     "OperatorCost",

@@ -20,6 +20,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSize:
+    """Keys and values of `length` positions, of `batch_size` sequences side by side, in each of `num_slots`: the stages
+    work on the batches of as many slots at once. Raises InvalidArgument for sizes that are none."""
+
+    length: int
+    batch_size: int = 1
+    num_slots: int = 1
+
+    def __post_init__(self) -> None:
+        if self.length < 2 or self.batch_size < 1 or self.num_slots < 1:
+            raise InvalidArgument(
+                f"a cache of {self.length} positions for {self.batch_size} sequences in {self.num_slots} slots: needs"
+                " at least 2, for at least 1, in at least 1"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedCheckpoint:
     """`tensors` says where the bytes of each state are, once for a tie group, under the first name of it."""
 
@@ -28,31 +45,24 @@ class ExportedCheckpoint:
 
 
 def export_checkpoint(
-    folder: Path | str, name: str | None = None, *, cache_length: int | None = None, batch_size: int | None = None
+    folder: Path | str, name: str | None = None, *, cache: CacheSize | None = None
 ) -> ExportedCheckpoint:
     """The model that config.json names, in evaluation, for batches and lengths of any size.
 
-    With `cache_length` a causal language model that generates token by token: it keeps keys and values of so many
-    positions, of `batch_size` sequences (1), in buffers, and takes `input_ids` [batch, tokens] and `cache_position`
-    [tokens].
+    With a `cache` a causal language model that generates token by token: keys and values are in its buffers, and it
+    takes `input_ids` [batch, tokens], `cache_position` [tokens], and where there are several slots the number of a
+    `slot`.
 
     Tensors that the checkpoint stores under other names, tied, or apart (each expert by itself) are found as
     transformers finds them. Raises NotFound, InvalidArgument, Corrupt, or UnsupportedModule.
     """
-    from planner.client.export.cached_model import CacheSize
     from planner.client.export.meta_model import build_on_meta, export_on_meta
 
-    folder, cache_size = Path(folder), None
-    if cache_length is not None:
-        cache_size = CacheSize(length=cache_length, batch_size=1 if batch_size is None else batch_size)
-    elif batch_size is not None:
-        raise InvalidArgument(
-            "batch_size is of a cache, and there is none without cache_length: batches are of any size"
-        )
+    folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise NotFound(f"{folder}: no config.json; needs a folder as save_pretrained writes it")
     stored = dict(tensor for path in files_of_folder(folder) for tensor in stored_tensors(path))
-    model = build_on_meta(folder, cache_size)
+    model = build_on_meta(folder, cache)
     sources = model.sources(stored)
     model.check(sources, folder)
     exported = export_on_meta(model, name or folder.resolve().name)

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from planner.client.export.cached_model import CachedModel, CacheSize
+from planner.client.export.cached_model import CachedModel
+from planner.client.export.checkpoint import CacheSize
 from planner.client.export.dtypes import dtype_of
 from planner.client.export.export import export
 from planner.client.export.exported_model import ExportedModel

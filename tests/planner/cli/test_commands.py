@@ -37,7 +37,7 @@ def test_a_checkpoint_of_hugging_face_can_be_deployed(cli: RunCli, tmp_path: Pat
     assert 0 <= cached["state_bytes"] - graph["state_bytes"] - of_cache < 100
     refused = cli("submit", chain, *cache)
     assert refused.status == exit_codes.INVALID_INPUT
-    assert "--cache-length and --batch-size are of hf:FOLDER" in refused.stderr
+    assert "--cache-length is of hf:FOLDER" in refused.stderr
 
 
 def test_from_a_folder_to_a_plan(cli: RunCli, chain: Path, two_devices: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from planner.client.export import ExportedCheckpoint, export_checkpoint
+from planner.client.export import CacheSize, ExportedCheckpoint, export_checkpoint
 from planner.client.uploads import CHUNK_BYTES
 from planner.client.weight_layout import INDEX_FILE, weight_blobs
 from planner.errors import Corrupt, InvalidArgument, NotFound, PlannerError, PlannerWarning, UnsupportedModule
@@ -74,48 +74,55 @@ def test_merged_renamed_and_tied_parameters_are_those_of_the_module(
             assert_bitwise_equal(result, module(**batch.kwargs))
 
 
-def test_a_cache_is_kept_beside_what_is_stored(
+def test_caches_are_kept_beside_what_is_stored(
     stored: tuple[nn.Module, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two sequences: a prompt, a token behind it, and a shorter prompt in the place of both. While it is captured
-    transformers attends by other kernels, which round otherwise."""
+    """Two sequences in a slot: a prompt, a token behind it, and a shorter prompt in the place of both; between them
+    others in the other slots. While it is captured transformers attends by other kernels, which round otherwise."""
     from examples.generate_text import with_cache
     from planner.client.export import meta_model
 
     monkeypatch.setattr(meta_model, "_ZEROS", bytes(100))
     prompts = torch.tensor([[[5, 9, 33, 12], [3, 4, 8, 21]], [[7, 41, 2, 60], [11, 12, 13, 14]]])
     positions = [(prompts[0], 0), (prompts[1][:, :1], 4), (prompts[1][:, :2], 0)]
+    inputs = [{"input_ids": ids, "cache_position": torch.arange(at, at + ids.shape[1])} for ids, at in positions]
     batches = [
-        Batch(kwargs={"input_ids": ids, "cache_position": torch.arange(begin, begin + ids.shape[1])})
-        for ids, begin in positions
+        Batch(kwargs={**one, "input_ids": one["input_ids"] + moved, "slot": slot})
+        for one in inputs
+        for slot, moved in ((0, 1), (1, 0), (2, 3))
     ]
 
-    checkpoint = export_checkpoint(stored[1], cache_length=16, batch_size=2)
+    checkpoint = export_checkpoint(stored[1], cache=CacheSize(length=16, batch_size=2, num_slots=3))
     outputs = results(checkpoint, tmp_path, batches)
 
     module: Any = with_cache(TIED_EXPERTS.module(), batch_size=2, length=16)
     written = {state.name for state in checkpoint.graph.states if state.mutated}
     assert written == {name for name, _ in module.named_buffers(recurse=False)}
-    for batch, result in zip(batches, outputs, strict=True):
+    for one, result in zip(inputs, outputs[1::3], strict=True):
         with torch.no_grad():
-            torch.testing.assert_close(result, module(**batch.kwargs), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(result, module(**one), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("model_type", "cache", "error", "words"),
     [
-        ("llama", {"cache_length": 1}, InvalidArgument, "a cache of 1 positions for 1 sequences: needs at least 2"),
-        ("llama", {"cache_length": 8, "batch_size": 0}, InvalidArgument, "for 0 sequences: .* for at least 1"),
-        ("llama", {"batch_size": 2}, InvalidArgument, "none without cache_length"),
-        ("llama", {"cache_length": 65}, InvalidArgument, r"LlamaForCausalLM has 64 \(max_position_embeddings\)"),
-        ("mamba", {"cache_length": 8}, UnsupportedModule, "no static cache for it .*submit it without one"),
+        (
+            "llama",
+            {"length": 1},
+            InvalidArgument,
+            "a cache of 1 positions for 1 sequences in 1 slots: needs at least 2",
+        ),
+        ("llama", {"length": 8, "batch_size": 0}, InvalidArgument, "for 0 sequences in 1 slots: .* for at least 1"),
+        ("llama", {"length": 8, "num_slots": 0}, InvalidArgument, "in 0 slots: .* in at least 1"),
+        ("llama", {"length": 65}, InvalidArgument, r"LlamaForCausalLM has 64 \(max_position_embeddings\)"),
+        ("mamba", {"length": 8}, UnsupportedModule, "no static cache for it .*submit it without one"),
         (
             "falcon",
-            {"cache_length": 8},
+            {"length": 8},
             UnsupportedModule,
             "(?s)FalconForCausalLM with a cache: .*submit it without one",
         ),
-        ("vit", {"cache_length": 8}, UnsupportedModule, "ViTForImageClassification: a cache is of models that go on"),
+        ("vit", {"length": 8}, UnsupportedModule, "ViTForImageClassification: a cache is of models that go on"),
     ],
 )
 def test_where_there_is_no_cache_it_is_said(
@@ -124,7 +131,7 @@ def test_where_there_is_no_cache_it_is_said(
     module: Any = Architecture(model_type=model_type, kind=VISION if model_type == "vit" else CAUSAL).module()
     module.save_pretrained(tmp_path)
     with pytest.raises(error, match=words):
-        export_checkpoint(tmp_path, **cache)
+        export_checkpoint(tmp_path, cache=CacheSize(**cache))
 
 
 def test_what_is_stored_for_nothing_is_told(folder: Path) -> None:
