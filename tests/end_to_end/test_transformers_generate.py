@@ -18,7 +18,7 @@ from planner.client.pipeline import Pipeline
 from planner.client.records import RecoveryPolicy
 from planner.errors import InvalidArgument, MicrobatchFailed
 from planner.plan.options import BalancedMode, PlanOptions
-from tests.models.architectures import find_architecture
+from tests.models.architectures import CAUSAL, Architecture, find_architecture
 from tests.waiting import WAIT_SECONDS
 from tests.worker_processes import worker_at
 
@@ -149,7 +149,7 @@ def test_a_checkpoint_generates_without_being_loaded(client: PlannerClient, tmp_
     """Two sequences side by side of a mixture of experts, whose config asks for kernels that nobody here has."""
     from planner.client.generation import PipelinedCausalLM
 
-    model: Any = find_architecture("causal/mixtral").module()
+    model: Any = Architecture(model_type="mixtral", kind=CAUSAL, sizes={"head_dim": 8}).module()
     model.save_pretrained(tmp_path)
     prompts = torch.cat([PROMPT, PROMPT.flip(1)])
     with from_checkpoint(client, tmp_path, CacheSize(length=LENGTH, batch_size=2)) as (_, pipeline):

@@ -53,8 +53,6 @@ class CachedModel:
                 f"{type(model).__name__}: transformers makes no static cache for it ({type(error).__name__}: {error});"
                 " submit it without one"
             ) from error
-        for name, buffer in module.named_buffers(recurse=False):
-            module._buffers[name] = buffer.to("meta")
         return cls(module=module.eval(), size=size)
 
     def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:

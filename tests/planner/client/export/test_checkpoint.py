@@ -27,7 +27,7 @@ from tests.models.architectures import CAUSAL, VISION, Architecture
 # Each builds models of transformers.
 pytestmark = pytest.mark.slow
 
-TIED_EXPERTS = Architecture(model_type="mixtral", kind=CAUSAL, sizes={"tie_word_embeddings": True})
+TIED_EXPERTS = Architecture(model_type="mixtral", kind=CAUSAL, sizes={"tie_word_embeddings": True, "head_dim": 8})
 
 
 @pytest.fixture(scope="module")
