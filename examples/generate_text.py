@@ -18,12 +18,9 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from torch.export import Dim
-from transformers import GenerationConfig, PreTrainedModel
-from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
 
 from examples import tiny_llama
-from planner.client import ExportedModel, PlannerClient, export
+from planner.client import CachedModel, CacheSize, PlannerClient, export
 from planner.client.local_cluster import LocalCluster
 from planner.client.pipeline import Pipeline
 from planner.plan.options import BalancedMode, PlanOptions
@@ -38,13 +35,6 @@ NEXT_TOKEN = "output[:, -1].argmax(-1)"
 Call = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def with_cache(model: PreTrainedModel, batch_size: int = 1, length: int = CACHE_LENGTH) -> torch.nn.Module:
-    """Takes input_ids and cache_position and gives logits; the cache is static, and among its buffers."""
-    model.config.use_cache = True
-    model.generation_config = GenerationConfig(use_cache=True, cache_implementation="static")
-    return TorchExportableModuleWithStaticCache(model, batch_size=batch_size, max_cache_len=length).eval()
-
-
 def generate(next_token: Call, prompt: torch.Tensor, count: int) -> list[int]:
     """Greedy. The prompt at once, then token by token; the cache of an earlier prompt is written over."""
     token = next_token(prompt, torch.arange(prompt.shape[1]))
@@ -57,21 +47,8 @@ def generate(next_token: Call, prompt: torch.Tensor, count: int) -> list[int]:
 
 def build() -> tuple[torch.nn.Module, tuple[()], dict[str, torch.Tensor], dict[str, object]]:
     """As planner-cli takes a factory."""
-    model, _, example, _ = tiny_llama.build()
-    assert isinstance(model, PreTrainedModel)
-    return with_cache(model), (), *_inputs(example["input_ids"][:1], CACHE_LENGTH)
-
-
-def export_with_cache(module: torch.nn.Module, prompt: torch.Tensor, length: int = CACHE_LENGTH) -> ExportedModel:
-    inputs, shapes = _inputs(prompt, length)
-    return export(module, (), inputs, dynamic_shapes=shapes, name="tiny-llama-with-cache")
-
-
-def _inputs(prompt: torch.Tensor, length: int) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
-    """An example and its dynamic shapes: prompts of any length that the cache holds, and single tokens."""
-    sequence = Dim("sequence", min=1, max=length)
-    inputs = {"input_ids": prompt, "cache_position": torch.arange(prompt.shape[1])}
-    return inputs, {"input_ids": {1: sequence}, "cache_position": {0: sequence}}
+    cached = CachedModel.of(tiny_llama.build()[0], CacheSize(length=CACHE_LENGTH))
+    return cached.module, (), *cached.example()
 
 
 def over_daemons(pipeline: Pipeline) -> Call:
@@ -93,8 +70,8 @@ def in_one_process(module: torch.nn.Module) -> Call:
 def main() -> int:
     console = Console()
     torch.set_num_threads(1)
-    module, _, example, _ = build()
-    prompts = [example["input_ids"][:, :length] for length in (16, 5, 11)]
+    module, _, inputs, shapes = build()
+    prompts = [torch.randint(0, 1000, (1, length)) for length in (16, 5, 11)]
 
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -103,7 +80,7 @@ def main() -> int:
         ) as cluster,
         PlannerClient(cluster.planner_address) as client,
     ):
-        graph = client.submit(export_with_cache(module, prompts[0]))
+        graph = client.submit(export(module, (), inputs, dynamic_shapes=shapes, name="tiny-llama-with-cache"))
         options = PlanOptions(mode=BalancedMode(num_stages=2), symbol_values=(("sequence", 1),))
         plan = client.create_plan(graph.id, options)
         deployment = client.deploy(plan.id)

@@ -23,6 +23,7 @@ from planner.client.records import RecoveryPolicy
 if TYPE_CHECKING:
     from planner.client.asynchronous import AsyncPipeline, AsyncPlannerClient, AsyncTrainer
     from planner.client.batches import Batch
+    from planner.client.export.cached_model import CachedModel
     from planner.client.pipeline import Pipeline
     from planner.client.tensors import RawTensor
 
@@ -32,6 +33,7 @@ __all__ = [
     "AsyncTrainer",
     "Batch",
     "CacheSize",
+    "CachedModel",
     "ExportedCheckpoint",
     "ExportedModel",
     "OperatorCost",
@@ -50,6 +52,7 @@ _IMPORTED_WHEN_NAMED = {
     "AsyncPlannerClient": "asynchronous",
     "AsyncTrainer": "asynchronous",
     "Batch": "batches",
+    "CachedModel": "export.cached_model",
     "Pipeline": "pipeline",
     "RawTensor": "tensors",
 }

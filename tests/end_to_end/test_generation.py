@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from planner.client import PlannerClient
+from planner.client import CacheSize, PlannerClient, export
 from planner.plan.options import BalancedMode, PlanOptions
 from tests.models.architectures import find_architecture
 from tests.waiting import WAIT_SECONDS
@@ -20,7 +20,8 @@ NUM_TOKENS = 12
 def test_each_prompt_is_answered_as_by_transformers(client: PlannerClient) -> None:
     """The second one has fewer tokens than the first left in the cache; the third is the first again."""
     # Here: a process that only collects the test need not import transformers.
-    from examples.generate_text import NEXT_TOKEN, export_with_cache, generate, over_daemons, with_cache
+    from examples.generate_text import NEXT_TOKEN, generate, over_daemons
+    from planner.client import CachedModel
 
     model: Any = find_architecture("causal/llama").module()
     prompts = [torch.tensor([ids]) for ids in ([5, 9, 33, 12, 60, 7, 41], [8, 21], [5, 9, 33, 12, 60, 7, 41])]
@@ -30,7 +31,9 @@ def test_each_prompt_is_answered_as_by_transformers(client: PlannerClient) -> No
             for prompt in prompts
         ]
 
-    graph = client.submit(export_with_cache(with_cache(model, length=32), prompts[0], length=32))
+    cached = CachedModel.of(model, CacheSize(length=32))
+    inputs, shapes = cached.example()
+    graph = client.submit(export(cached.module, (), inputs, dynamic_shapes=shapes))
     plan = client.create_plan(graph.id, PlanOptions(mode=BalancedMode(num_stages=3)))
     deployment = client.deploy(plan.id)
 

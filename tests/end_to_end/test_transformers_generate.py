@@ -41,11 +41,12 @@ def model() -> Any:
 
 @contextmanager
 def with_cache(client: PlannerClient, model: Any, *, outputs: str = "output[:, -1:]") -> Iterator[tuple[str, Pipeline]]:
-    from examples import generate_text
+    from planner.client import CachedModel
 
     generation = model.generation_config
-    module = generate_text.with_cache(model, length=LENGTH)
-    graph = client.submit(generate_text.export_with_cache(module, PROMPT, length=LENGTH))
+    cached = CachedModel.of(model, CacheSize(length=LENGTH))
+    inputs, shapes = cached.example()
+    graph = client.submit(export(cached.module, (), inputs, dynamic_shapes=shapes))
     model.generation_config = generation
     plan = client.create_plan(graph.id, PlanOptions(mode=BalancedMode(num_stages=2)))
     deployment = client.deploy(plan.id, recovery=RecoveryPolicy.RESTART)

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from examples.generate_text import Call, export_with_cache, generate, with_cache
-from planner.errors import UnsupportedModule
+from examples.generate_text import Call, generate
+from planner.client import CachedModel, CacheSize, export
 from planner.plan.options import BalancedMode, PlanOptions
 from planner.planning import make_plan
 from tests.builders.case import Batch
@@ -29,11 +29,9 @@ def generates_as(model: PreTrainedModel) -> str:
     prompts = [torch.tensor([ids]) for ids in PROMPTS]
     with torch.no_grad():
         expected = [generate(_without_cache(model), prompt, NUM_TOKENS) for prompt in prompts]
-    try:
-        module = with_cache(model, length=LENGTH)
-    except Exception as error:
-        raise UnsupportedModule(f"transformers has no static cache for it to be exported with: {error}") from error
-    exported = export_with_cache(module, prompts[0], length=LENGTH)
+    cached = CachedModel.of(model, CacheSize(length=LENGTH))
+    inputs, shapes = cached.example()
+    exported = export(cached.module, (), inputs, dynamic_shapes=shapes)
     graph = exported.graph
     plan = make_plan(graph, "graph", inventory_of(NUM_STAGES), PlanOptions(mode=BalancedMode(num_stages=NUM_STAGES)))
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():

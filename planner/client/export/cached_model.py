@@ -1,4 +1,4 @@
-"""A causal language model of transformers whose keys and values are buffers of a module around it, on the meta device.
+"""A causal language model of transformers whose keys and values are buffers of a module around it.
 
 Batches are tokens and their positions: a prompt from 0 on, then one token after the other (docs/generation.md). With
 several slots a batch says whose it is, so that stages work on several sequences at once.
@@ -25,7 +25,12 @@ _EXAMPLE_LENGTH = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedModel:
-    """`module` has the model's states by their names behind `prefix`, and the cache's beside."""
+    """`module` has the model's states by their names behind `prefix`, and the cache's beside: what export takes.
+
+    cached = CachedModel.of(model, CacheSize(length=2048))
+    inputs, shapes = cached.example()
+    exported = export(cached.module, (), inputs, dynamic_shapes=shapes)
+    """
 
     module: nn.Module
     size: CacheSize
@@ -33,8 +38,8 @@ class CachedModel:
 
     @classmethod
     def of(cls, model: Any, size: CacheSize) -> Self:
-        """Raises UnsupportedModule where transformers makes no static cache for it, InvalidArgument for one of more
-        positions than the model has."""
+        """On the model's device; from now on the model is one with a cache. Raises UnsupportedModule where transformers
+        makes no static cache for it, InvalidArgument for one of more positions than the model has."""
         if not model.can_generate() or model.main_input_name != "input_ids" or model.config.is_encoder_decoder:
             raise UnsupportedModule(f"{type(model).__name__}: a cache is of models that go on with tokens, one by one")
         most = getattr(model.config.get_text_config(), "max_position_embeddings", None) or size.length
@@ -42,6 +47,7 @@ class CachedModel:
             raise InvalidArgument(
                 f"a cache of {size.length} positions, and {type(model).__name__} has {most} (max_position_embeddings)"
             )
+        model.config.use_cache = model.config.get_text_config().use_cache = True
         model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
             use_cache=True, cache_implementation="static"
         )
@@ -62,9 +68,10 @@ class CachedModel:
     def example(self) -> tuple[dict[str, torch.Tensor], dict[str, dict[int, Any]]]:
         """Inputs and dynamic shapes: prompts of any length that the cache holds, and single tokens."""
         length, sequence = min(_EXAMPLE_LENGTH, self.size.length), Dim("sequence", min=1, max=self.size.length)
+        device = next(buffer.device for _, buffer in self.buffers())
         inputs: dict[str, Any] = {
-            "input_ids": torch.zeros(self.size.batch_size, length, dtype=torch.int64, device="meta"),
-            "cache_position": torch.arange(length, device="meta"),
+            "input_ids": torch.zeros(self.size.batch_size, length, dtype=torch.int64, device=device),
+            "cache_position": torch.arange(length, device=device),
         }
         shapes: dict[str, Any] = {"input_ids": {1: sequence}, "cache_position": {0: sequence}}
         if self.size.num_slots > 1:
@@ -77,7 +84,7 @@ class _InSlots(TorchExportableModuleWithStaticCache):
 
     def __init__(self, model: Any, size: CacheSize) -> None:
         rows = size.num_slots * size.batch_size
-        super().__init__(model, batch_size=rows, max_cache_len=size.length, device=torch.device("meta"))
+        super().__init__(model, batch_size=rows, max_cache_len=size.length, device=model.device)
         self._batch_size = size.batch_size
 
     def forward(self, input_ids: Any, cache_position: torch.Tensor, slot: int) -> Any:  # type: ignore[override]
@@ -92,5 +99,5 @@ def _wrapped(model: Any, size: CacheSize) -> nn.Module:
     if size.num_slots > 1:
         return _InSlots(model, size)
     return TorchExportableModuleWithStaticCache(
-        model, batch_size=size.batch_size, max_cache_len=size.length, device=torch.device("meta")
+        model, batch_size=size.batch_size, max_cache_len=size.length, device=model.device
     )

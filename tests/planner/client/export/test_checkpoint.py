@@ -79,7 +79,9 @@ def test_caches_are_kept_beside_what_is_stored(
 ) -> None:
     """Two sequences in a slot: a prompt, a token behind it, and a shorter prompt in the place of both; between them
     others in the other slots. While it is captured transformers attends by other kernels, which round otherwise."""
-    from examples.generate_text import with_cache
+    from transformers import GenerationConfig
+    from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
+
     from planner.client.export import meta_model
 
     monkeypatch.setattr(meta_model, "_ZEROS", bytes(100))
@@ -95,7 +97,10 @@ def test_caches_are_kept_beside_what_is_stored(
     checkpoint = export_checkpoint(stored[1], cache=CacheSize(length=16, batch_size=2, num_slots=3))
     outputs = results(checkpoint, tmp_path, batches)
 
-    module: Any = with_cache(TIED_EXPERTS.module(), batch_size=2, length=16)
+    model: Any = TIED_EXPERTS.module()
+    model.config.use_cache = True
+    model.generation_config = GenerationConfig(use_cache=True, cache_implementation="static")
+    module = TorchExportableModuleWithStaticCache(model, batch_size=2, max_cache_len=16)
     written = {state.name for state in checkpoint.graph.states if state.mutated}
     assert written == {name for name, _ in module.named_buffers(recurse=False)}
     for one, result in zip(inputs, outputs[1::3], strict=True):
