@@ -189,7 +189,7 @@ def test_several_sequences_at_once_each_have_a_slot(client: PlannerClient, model
             return torch.zeros(ids.shape[0], dtype=torch.bool)
 
         assert all(map(torch.equal, generated(stopping_criteria=[kills_once]), expected))
-        assert client.get_deployment(deployment_id).generation == 2
+        assert client.get_deployment(deployment_id).generation > 1
 
 
 def test_a_cache_that_is_lost_is_computed_again(client: PlannerClient, model: Any) -> None:
@@ -213,7 +213,7 @@ def test_a_cache_that_is_lost_is_computed_again(client: PlannerClient, model: An
 
         deployed = PipelinedCausalLM(pipeline, model.config, model.generation_config)
         assert torch.equal(sampled(deployed, PROMPT, 12, streamer=Killer()), expected)
-        assert client.get_deployment(deployment_id).generation == 2
+        assert client.get_deployment(deployment_id).generation > 1
 
 
 def test_without_a_cache_padded_prompts_and_beams_are_those_of_the_model(client: PlannerClient, model: Any) -> None:
