@@ -64,17 +64,21 @@ class _Call:
     _answers: SimpleQueue[Any] = field(default_factory=SimpleQueue)
     _result: Any = None
     _error: BaseException | None = None
-    _thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=f"call-{self.index}", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name=f"call-{self.index}", daemon=True).start()
         self.inputs = self._asked.get()
 
     def go_on(self, answer: Any) -> None:
         """Until it asks again, or ends: then `inputs` is None."""
         self._answers.put(answer)
         self.inputs = self._asked.get()
+
+    def end(self) -> None:
+        """Wherever it is."""
+        self._answers.put(_Ended())
+        while self._asked.get() is not None:
+            self._answers.put(_Ended())
 
     def result(self) -> Any:
         if self._error is not None:
@@ -102,6 +106,7 @@ class _Group:
         self.results: list[Any] = [None] * len(functions)
         self._pipeline, self._num_places = pipeline, num_places
         self._left = deque(enumerate(functions))
+        self._begun: set[_Call] = set()
         self._asking: deque[_Call] = deque()
         self._under_way: deque[_Call] = deque()
 
@@ -127,8 +132,8 @@ class _Group:
                 self._go_on(self._asking.popleft(), lost)
 
     def end(self) -> None:
-        for call in (*self._under_way, *self._asking):
-            call.go_on(_Ended())
+        for call in self._begun:
+            call.end()
 
     def _batches(self) -> Iterator[Batch]:
         while self._asking:
@@ -139,19 +144,23 @@ class _Group:
 
     def _go_on(self, call: _Call, answer: Any) -> None:
         call.go_on(answer)
-        if call.inputs is not None:
-            self._asking.append(call)
-            return
-        self.results[call.index] = call.result()
-        self._begin_at(call.place)
+        if not self._asks(call):
+            self._begin_at(call.place)
 
     def _begin_at(self, place: int) -> None:
         """The next one that asks, at once, so that the order of those that ask is the order of answers."""
         while self._left:
             index, function = self._left.popleft()
             call = _Call(index, place, function)
+            self._begun.add(call)
             call.begin()
-            if call.inputs is not None:
-                self._asking.append(call)
+            if self._asks(call):
                 return
-            self.results[index] = call.result()
+
+    def _asks(self, call: _Call) -> bool:
+        if call.inputs is not None:
+            self._asking.append(call)
+            return True
+        self._begun.remove(call)
+        self.results[call.index] = call.result()
+        return False

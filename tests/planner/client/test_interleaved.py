@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,10 @@ import pytest
 
 from planner.client.interleaved import ask, place, run_interleaved
 from planner.client.pipeline import Pipeline
+from planner.client.session import Session
 from planner.errors import MicrobatchFailed
 from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline
-from tests.waiting import wait_for
+from tests.waiting import WAIT_SECONDS, wait_for
 
 pytestmark = pytest.mark.services
 
@@ -87,3 +90,52 @@ def test_a_batch_that_fails_is_told_to_who_asked() -> None:
     with loopback_pipeline(daemon) as pipeline:
         results = run_interleaved(pipeline, [asking(pipeline, 0, 3, set()), forgiving], 2)
     assert results == [[0, 1, 2], "went on with 5"]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_the_order_of_calls_is_that_of_answers_whatever_the_timing(
+    monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    """A call that ends is followed in its turn, though others are asking by then."""
+    order, sessions, opens = list[int](), list[Session](), Session.open
+
+    def opened(session: Session) -> None:
+        sessions.append(session)
+        opens(session)
+
+    monkeypatch.setattr(Session, "open", opened)
+
+    def call(index: int, times: int) -> None:
+        for _ in range(times):
+            ask(pipeline, {"x": batch(index)})
+            order.append(index)
+            if at_once and len(order) == 1:
+                wait_for(sessions[0].has_arrived, "the second answer to be there too")
+
+    with loopback_pipeline(LoopbackDaemon()) as pipeline:
+        run_interleaved(pipeline, [partial(call, index, times) for index, times in enumerate((3, 1, 3, 2))], 3)
+    assert order == [0, 1, 2, 0, 3, 2, 0, 3, 2]
+
+
+def test_an_interrupt_ends_calls_wherever_they_are() -> None:
+    """The one that goes on too, which whoever is interrupted waits for."""
+    heard = threading.Event()
+
+    def interrupts(*_: object) -> None:
+        heard.set()
+        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        ask(pipeline, {"x": batch(0)})
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        heard.wait(WAIT_SECONDS)
+        ask(pipeline, {"x": batch(1)})
+
+    with loopback_pipeline(LoopbackDaemon()) as pipeline:
+        before = signal.signal(signal.SIGUSR1, interrupts)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                run_interleaved(pipeline, [asking(pipeline, 0, 50, set()), interrupted], 2)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+    wait_for(no_calls_left)
