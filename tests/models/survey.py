@@ -121,7 +121,7 @@ def _told(trial: Callable[[], str]) -> tuple[str, bool]:
 
 
 def _is_torchs(error: UnsupportedModule) -> bool:
-    reasons = ("torch.export cannot capture", "depends on what a tensor holds", "transformers has no static cache")
+    reasons = ("torch.export cannot capture", "depends on what a tensor holds", "transformers makes no static cache")
     return any(reason in str(error) for reason in reasons)
 
 
