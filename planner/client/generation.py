@@ -10,6 +10,7 @@ and a seed gives the tokens that it gives with the model.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from functools import partial
@@ -83,7 +84,7 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         `return_dict_in_generate`: that sequence goes on."""
         if generation_config is not None:
             generation_config = self._with_cache_as_exported(generation_config)
-        self._check_mode({**(generation_config or self.generation_config).to_dict(), **kwargs})
+        self._check_mode(ChainMap(kwargs, vars(generation_config or self.generation_config)))
         left = {name: value for name, value in kwargs.items() if name not in _OF_CACHE}
         before = kwargs.get("past_key_values")
         if before is not None and not isinstance(before, _Sequence):
@@ -118,7 +119,7 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         if not self._has_cache:
             return CausalLMOutputWithPast(logits=self._ask(input_ids, 0, attention_mask, position_ids))
         sequence = past_key_values if isinstance(past_key_values, _Sequence) else _Sequence()
-        slot = place() or 0
+        slot = _slot()
         is_in_buffers, self._in_buffers[slot] = self._in_buffers[slot] is sequence, None
         ids, start = sequence.with_next(input_ids), sequence.get_seq_length() if is_in_buffers else 0
         while True:
@@ -158,7 +159,7 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         if _CACHE_POSITION in self._takes:
             inputs[_CACHE_POSITION] = counted
         if _SLOT in self._takes:
-            inputs[_SLOT] = place() or 0
+            inputs[_SLOT] = _slot()
         if _MASK in self._takes:
             inputs[_MASK] = torch.ones_like(ids) if mask is None else mask
         elif mask is not None and not mask.all():
@@ -201,6 +202,11 @@ class _Sequence:
 
     def with_next(self, ids: torch.Tensor) -> torch.Tensor:
         return ids if self.ids is None else torch.cat([self.ids, ids], dim=1)
+
+
+def _slot() -> int:
+    """That the caller's sequence goes on in: a call by itself has the first one."""
+    return place() or 0
 
 
 def _num_slots(graph: Graph) -> int:

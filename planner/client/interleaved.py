@@ -20,19 +20,24 @@ from planner.errors import StateLost
 
 Inputs = Mapping[str, Any]
 
-_current = threading.local()
+
+class _Current(threading.local):
+    """The call that a thread is."""
+
+    call: _Call | None = None
+
+
+_current = _Current()
 
 
 def ask(pipeline: Pipeline, inputs: Inputs) -> Any:
     """One batch's output, whether or not the caller is one of several."""
-    call: _Call | None = getattr(_current, "call", None)
-    return pipeline(**inputs) if call is None else call.ask(inputs)
+    return pipeline(**inputs) if _current.call is None else _current.call.ask(inputs)
 
 
 def place() -> int | None:
     """Of the call that this thread is; None outside of one."""
-    call: _Call | None = getattr(_current, "call", None)
-    return None if call is None else call.place
+    return None if _current.call is None else _current.call.place
 
 
 def run_interleaved(pipeline: Pipeline, functions: Sequence[Callable[[], Any]], num_places: int) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from planner.client import CacheSize, PlannerClient, export, export_checkpoint
+from planner.client import CacheSize, ExportedCheckpoint, ExportedModel, PlannerClient, export, export_checkpoint
 from planner.client.pipeline import Pipeline
 from planner.client.records import RecoveryPolicy
 from planner.errors import InvalidArgument, MicrobatchFailed
@@ -25,6 +25,7 @@ from tests.worker_processes import worker_at
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 LENGTH = 32
+LAST_LOGITS = "output[:, -1:]"
 PROMPT = torch.tensor([[5, 9, 33, 12, 60, 7, 41]])
 OTHER = torch.tensor([[8, 21]])
 PADDED = {
@@ -40,21 +41,35 @@ def model() -> Any:
 
 
 @contextmanager
-def with_cache(client: PlannerClient, model: Any, *, outputs: str = "output[:, -1:]") -> Iterator[tuple[str, Pipeline]]:
+def deployed_as(
+    client: PlannerClient, exported: ExportedModel | ExportedCheckpoint, *, outputs: tuple[str, ...]
+) -> Iterator[tuple[str, Pipeline]]:
+    """In two stages."""
+    plan = client.create_plan(client.submit(exported).id, PlanOptions(mode=BalancedMode(num_stages=2)))
+    deployment = client.deploy(plan.id, recovery=RecoveryPolicy.RESTART)
+    try:
+        with client.pipeline(deployment.id, outputs=outputs, deadline_seconds=WAIT_SECONDS) as pipeline:
+            yield deployment.id, pipeline
+    finally:
+        client.stop(deployment.id)
+
+
+def kill_second_stage(client: PlannerClient, deployment_id: str) -> None:
+    place = client.get_deployment(deployment_id).stages[1]
+    os.kill(worker_at(place.daemon_address, deployment_id), signal.SIGKILL)
+
+
+@contextmanager
+def with_cache(client: PlannerClient, model: Any, *, outputs: str = LAST_LOGITS) -> Iterator[tuple[str, Pipeline]]:
     from planner.client import CachedModel
 
     generation = model.generation_config
     cached = CachedModel.of(model, CacheSize(length=LENGTH))
     inputs, shapes = cached.example()
-    graph = client.submit(export(cached.module, (), inputs, dynamic_shapes=shapes))
+    exported = export(cached.module, (), inputs, dynamic_shapes=shapes)
     model.generation_config = generation
-    plan = client.create_plan(graph.id, PlanOptions(mode=BalancedMode(num_stages=2)))
-    deployment = client.deploy(plan.id, recovery=RecoveryPolicy.RESTART)
-    try:
-        with client.pipeline(deployment.id, outputs=[outputs], deadline_seconds=WAIT_SECONDS) as pipeline:
-            yield deployment.id, pipeline
-    finally:
-        client.stop(deployment.id)
+    with deployed_as(client, exported, outputs=(outputs,)) as deployed:
+        yield deployed
 
 
 @contextmanager
@@ -64,20 +79,14 @@ def without_cache(
     inputs = {**PADDED, "position_ids": PADDED["attention_mask"].cumsum(1)}
     batch, sequence = torch.export.Dim("batch", min=2, max=8), torch.export.Dim("sequence", min=2, max=LENGTH)
     model.config.use_cache = False
-    graph = client.submit(
-        export(
-            model,
-            (),
-            {name: inputs[name] for name in names},
-            dynamic_shapes={name: {0: batch, 1: sequence} for name in names},
-        )
+    exported = export(
+        model,
+        (),
+        {name: inputs[name] for name in names},
+        dynamic_shapes={name: {0: batch, 1: sequence} for name in names},
     )
-    deployment = client.deploy(client.create_plan(graph.id, PlanOptions(mode=BalancedMode(num_stages=2))).id)
-    try:
-        with client.pipeline(deployment.id, outputs=outputs, deadline_seconds=WAIT_SECONDS) as pipeline:
-            yield pipeline
-    finally:
-        client.stop(deployment.id)
+    with deployed_as(client, exported, outputs=outputs) as (_, pipeline):
+        yield pipeline
 
 
 def sampled(model: Any, prompt: torch.Tensor, num_tokens: int, **options: Any) -> Any:
@@ -134,18 +143,6 @@ def test_a_cache_over_daemons_gives_the_tokens_of_the_model(client: PlannerClien
         assert failed.value.__notes__ == ["The sequence is of 33 tokens; a cache holds as many as it was exported for."]
 
 
-@contextmanager
-def from_checkpoint(client: PlannerClient, folder: Path, cache: CacheSize) -> Iterator[tuple[str, Pipeline]]:
-    graph = client.submit(export_checkpoint(folder, cache=cache))
-    plan = client.create_plan(graph.id, PlanOptions(mode=BalancedMode(num_stages=2)))
-    deployment = client.deploy(plan.id, recovery=RecoveryPolicy.RESTART)
-    try:
-        with client.pipeline(deployment.id, outputs=["output[:, -1:]"], deadline_seconds=WAIT_SECONDS) as pipeline:
-            yield deployment.id, pipeline
-    finally:
-        client.stop(deployment.id)
-
-
 def test_a_checkpoint_generates_without_being_loaded(client: PlannerClient, tmp_path: Path) -> None:
     """Two sequences side by side of a mixture of experts, whose config asks for kernels that nobody here has."""
     from planner.client.generation import PipelinedCausalLM
@@ -153,7 +150,8 @@ def test_a_checkpoint_generates_without_being_loaded(client: PlannerClient, tmp_
     model: Any = Architecture(model_type="mixtral", kind=CAUSAL, sizes={"head_dim": 8}).module()
     model.save_pretrained(tmp_path)
     prompts = torch.cat([PROMPT, PROMPT.flip(1)])
-    with from_checkpoint(client, tmp_path, CacheSize(length=LENGTH, batch_size=2)) as (_, pipeline):
+    exported = export_checkpoint(tmp_path, cache=CacheSize(length=LENGTH, batch_size=2))
+    with deployed_as(client, exported, outputs=(LAST_LOGITS,)) as (_, pipeline):
         deployed = PipelinedCausalLM(pipeline, model.config)
         assert torch.equal(sampled(deployed, prompts, 8), sampled(model, prompts, 8))
 
@@ -166,7 +164,8 @@ def test_several_sequences_at_once_each_have_a_slot(client: PlannerClient, model
     prompts = [PROMPT[:, :length] for length in (7, 2, 5, 3, 6)]
     options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
     expected = [model.generate(prompt, **options) for prompt in prompts]
-    with from_checkpoint(client, tmp_path, CacheSize(length=LENGTH, num_slots=3)) as (deployment_id, pipeline):
+    exported = export_checkpoint(tmp_path, cache=CacheSize(length=LENGTH, num_slots=3))
+    with deployed_as(client, exported, outputs=(LAST_LOGITS,)) as (deployment_id, pipeline):
         deployed = PipelinedCausalLM(pipeline, model.config)
 
         def generated(**others: Any) -> list[torch.Tensor]:
@@ -184,8 +183,7 @@ def test_several_sequences_at_once_each_have_a_slot(client: PlannerClient, model
 
         def kills_once(ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
             if next(asked) == 10:
-                place = client.get_deployment(deployment_id).stages[1]
-                os.kill(worker_at(place.daemon_address, deployment_id), signal.SIGKILL)
+                kill_second_stage(client, deployment_id)
             return torch.zeros(ids.shape[0], dtype=torch.bool)
 
         assert all(map(torch.equal, generated(stopping_criteria=[kills_once]), expected))
@@ -206,8 +204,7 @@ def test_a_cache_that_is_lost_is_computed_again(client: PlannerClient, model: An
             def put(self, tokens: torch.Tensor) -> None:
                 self.put_tokens += 1
                 if self.put_tokens == 5:
-                    place = client.get_deployment(deployment_id).stages[1]
-                    os.kill(worker_at(place.daemon_address, deployment_id), signal.SIGKILL)
+                    kill_second_stage(client, deployment_id)
 
             def end(self) -> None: ...
 

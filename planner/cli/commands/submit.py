@@ -116,13 +116,14 @@ def _source(
     source: str, name: str | None, compare: bool, cache: CacheSize | None = None
 ) -> ExportedModel | ExportedCheckpoint | Path:
     path = Path(source)
-    is_checkpoint = not path.exists() and source.startswith(CHECKPOINT_PREFIX)
+    is_exported = path.exists()
+    is_checkpoint = not is_exported and source.startswith(CHECKPOINT_PREFIX)
     if cache and not is_checkpoint:
         raise InvalidArgument(
             f"{source}: --cache-length is of {CHECKPOINT_PREFIX}FOLDER; what a factory returns has a cache where its"
             " module has"
         )
-    if path.exists():
+    if is_exported:
         return path
     with spinner(f"exporting {source}"):
         if is_checkpoint:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -25,16 +25,17 @@ _EXAMPLE_LENGTH = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedModel:
-    """`module` has the model's states by their names behind `prefix`, and the cache's beside: what export takes.
+    """`module` has the model's states by their names behind `PREFIX`, and the cache's beside: what export takes.
 
     cached = CachedModel.of(model, CacheSize(length=2048))
     inputs, shapes = cached.example()
     exported = export(cached.module, (), inputs, dynamic_shapes=shapes)
     """
 
+    PREFIX: ClassVar[str] = "model."
+
     module: nn.Module
     size: CacheSize
-    prefix: str = "model."
 
     @classmethod
     def of(cls, model: Any, size: CacheSize) -> Self:

@@ -50,7 +50,7 @@ class MetaModel:
         """By the names that the exported states have; a cache begins empty."""
         if self.cache is None:
             return dict(sources)
-        inside = {f"{self.cache.prefix}{name}": source for name, source in sources.items()}
+        inside = {f"{CachedModel.PREFIX}{name}": source for name, source in sources.items()}
         return inside | {name: _zeros(tensor, name) for name, tensor in self.cache.buffers()}
 
     def check(self, sources: Mapping[str, TensorSource], folder: Path) -> None:

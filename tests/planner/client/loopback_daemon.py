@@ -9,9 +9,11 @@ from concurrent import futures
 from contextlib import contextmanager
 
 import grpc
+import pytest
 
 from planner.client.pipeline import Pipeline
 from planner.client.records import Deployment
+from planner.client.session import Session
 from planner.errors import DeploymentFailed
 from planner.graph.expression import SymbolReference
 from planner.graph.ir import (
@@ -110,6 +112,18 @@ def serving(daemon: LoopbackDaemon) -> Iterator[str]:
         yield f"127.0.0.1:{port}"
     finally:
         server.stop(grace=None).wait()
+
+
+def opened_sessions(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
+    """Those that pipelines open from now on, in order."""
+    sessions, opens = list[Session](), Session.open
+
+    def opened(session: Session) -> None:
+        sessions.append(session)
+        opens(session)
+
+    monkeypatch.setattr(Session, "open", opened)
+    return sessions
 
 
 @contextmanager

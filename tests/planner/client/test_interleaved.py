@@ -13,9 +13,8 @@ import pytest
 
 from planner.client.interleaved import ask, place, run_interleaved
 from planner.client.pipeline import Pipeline
-from planner.client.session import Session
 from planner.errors import MicrobatchFailed
-from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline
+from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline, opened_sessions
 from tests.waiting import WAIT_SECONDS, wait_for
 
 pytestmark = pytest.mark.services
@@ -97,13 +96,7 @@ def test_the_order_of_calls_is_that_of_answers_whatever_the_timing(
     monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:
     """A call that ends is followed in its turn, though others are asking by then."""
-    order, sessions, opens = list[int](), list[Session](), Session.open
-
-    def opened(session: Session) -> None:
-        sessions.append(session)
-        opens(session)
-
-    monkeypatch.setattr(Session, "open", opened)
+    order, sessions = list[int](), opened_sessions(monkeypatch)
 
     def call(index: int, times: int) -> None:
         for _ in range(times):

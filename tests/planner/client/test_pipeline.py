@@ -16,7 +16,6 @@ from planner.client.door import SessionMemory
 from planner.client.messages import deployment_from_proto
 from planner.client.pipeline import MOST_FRUITLESS
 from planner.client.records import Deployment
-from planner.client.session import Session
 from planner.errors import (
     BuffersInUse,
     Conflict,
@@ -28,7 +27,7 @@ from planner.errors import (
     Unavailable,
 )
 from protos.v1 import planner_pb2
-from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline, serving
+from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline, opened_sessions, serving
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.services
@@ -114,14 +113,7 @@ def test_a_window_of_its_own_keeps_all_copies_busy(num_copies: int, window: int)
 def test_results_are_given_before_the_window_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = LoopbackDaemon()
     num_results: list[int] = []
-    sessions = list[Session]()
-    opens = Session.open
-
-    def opened(session: Session) -> None:
-        sessions.append(session)
-        opens(session)
-
-    monkeypatch.setattr(Session, "open", opened)
+    sessions = opened_sessions(monkeypatch)
 
     def batches() -> Iterator[np.ndarray]:
         yield batch(1)
