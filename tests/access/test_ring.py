@@ -17,7 +17,7 @@ from hypothesis import given
 
 from access import ring as ring_module
 from access.ring import MAX_SLOTS, Ring, aligned, create_ring
-from tests.descriptors import open_descriptors
+from tests.descriptors import open_rings
 from tests.named_memory import named_memory
 from tests.random_examples import random_examples
 
@@ -67,16 +67,16 @@ def test_memory_stays_while_a_tensor_uses_it_though_the_ring_is_gone() -> None:
 
 
 def test_no_descriptor_and_no_name_is_left() -> None:
-    before = open_descriptors()
+    before = open_rings()
     names = named_memory()
     rings = both_ends()
-    own = open_descriptors() - before
+    own = open_rings() - before
     # A mapping needs its memory, and mmap keeps a descriptor of it.
     assert len(own) == len(rings)
     assert len({inode for _, inode in own}) == 1
     assert named_memory() == names
     del rings
-    assert not own & open_descriptors()
+    assert not own & open_rings()
 
 
 def test_a_slot_comes_free_though_its_ring_has_gone() -> None:

@@ -24,7 +24,7 @@ from stage_daemon.transport.pipe import PeerGone, Pipe
 from stage_daemon.transport.pulse import Pulse
 from stage_daemon.transport.stream import MOST_RECEIPTS, SMALL_BYTES, Link, StreamReceiver, StreamSender
 from stage_daemon.transport.streams import Copies
-from tests.descriptors import open_descriptors
+from tests.descriptors import open_rings
 from tests.stage_daemon.transport.edges import IN_FLIGHT, Failures, edge_of, tensor
 from tests.stage_daemon.transport.made_up_device import MadeUpStreams
 from tests.stage_daemon.transport.scripts import data
@@ -232,11 +232,11 @@ def test_tensors_that_are_kept_hold_nobody_up_and_keep_their_values(ends: Ends) 
 
 
 def test_larger_tensors_get_larger_memory_and_smaller_ones_use_it(ends: Ends) -> None:
-    before, num_own = open_descriptors(), []
+    before, num_own = open_rings(), []
     for microbatch, columns in enumerate((10, 5000, 200_000, 3, 150_000, 9), start=1):
         item = torch.randn(2, columns)
         assert torch.equal(cross(ends, microbatch, item), item)
-        num_own.append(len(open_descriptors() - before))
+        num_own.append(len(open_rings() - before))
     # What is no longer used is unmapped.
     assert num_own[2] > 0
     assert len(set(num_own[2:])) == 1
