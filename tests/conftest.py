@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import logging
 import multiprocessing
 import os
 import random
@@ -65,6 +66,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(ALLOCATIONS_BETWEEN_COLLECTIONS, *gc.get_threshold()[1:])
     gc.enable()
+    # pytest listens to whatever hands its records to nobody else, and torch writes all that it captures there as soon
+    # as anybody listens.
+    logging.getLogger("torch.__trace").propagate = True
 
 
 @pytest.fixture(scope="session", autouse=True)

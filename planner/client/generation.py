@@ -25,7 +25,7 @@ from planner.client.pipeline import Pipeline
 from planner.client.pytree import argument_names
 from planner.errors import InvalidArgument, MicrobatchFailed, StateLost
 from planner.graph.expression import SymbolReference
-from planner.graph.ir import Graph, ValueReference
+from planner.graph.ir import Graph, Value, ValueReference
 
 _IDS, _MASK, _POSITIONS, _CACHE_POSITION = "input_ids", "attention_mask", "position_ids", "cache_position"
 _SLOT = "slot"
@@ -64,6 +64,7 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         self._pipeline, self._takes = pipeline, frozenset(takes)
         self._has_cache = _CACHE_POSITION in takes
         self.generation_config = self._with_cache_as_exported(generation_config or self.generation_config)
+        self._num_rows = _num_rows(pipeline.graph)
         # By slot, the sequence that its buffers are of, as far as this process knows.
         self._in_buffers: list[_Sequence | None] = [None] * _num_slots(pipeline.graph)
 
@@ -114,10 +115,15 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         **others: Any,
     ) -> CausalLMOutputWithPast:
         """`input_ids` [batch, tokens]: what follows `past_key_values`. `attention_mask` [batch, all tokens so far]."""
-        if asked := [name for name, value in others.items() if value]:
-            raise InvalidArgument(f"{', '.join(asked)}: of a deployment generate gets logits alone")
+        if asked := [name for name, value in others.items() if isinstance(value, torch.Tensor) or value]:
+            raise InvalidArgument(f"{', '.join(asked)}: a deployment is given token ids, and gives logits alone")
         if not self._has_cache:
             return CausalLMOutputWithPast(logits=self._ask(input_ids, 0, attention_mask, position_ids))
+        if self._num_rows not in (None, len(input_ids)):
+            raise InvalidArgument(
+                f"{len(input_ids)} sequences side by side, and the cache was exported for {self._num_rows}: export it"
+                f" with CacheSize(batch_size={len(input_ids)}) (--batch-size), or give generate_each the prompts"
+            )
         sequence = past_key_values if isinstance(past_key_values, _Sequence) else _Sequence()
         slot = _slot()
         is_in_buffers, self._in_buffers[slot] = self._in_buffers[slot] is sequence, None
@@ -211,12 +217,23 @@ def _slot() -> int:
 
 def _num_slots(graph: Graph) -> int:
     """As many as the numbers that its input may have."""
-    content = next((entry.content for entry in graph.inputs if entry.name == _SLOT), None)
-    if not isinstance(content, ValueReference):
-        return 1
-    number = graph.values_by_id()[content.value_id].expression
+    slot = _input_of(graph, _SLOT)
+    number = slot and slot.expression
     upper = next((one.upper for one in graph.symbols if number == SymbolReference(one.id)), None)
     return 1 if upper is None else 1 + upper
+
+
+def _num_rows(graph: Graph) -> int | None:
+    """Side by side in each batch; None where their number may change."""
+    ids = _input_of(graph, _IDS)
+    num_rows = ids.dims[0] if ids is not None and ids.dims else None
+    return num_rows if isinstance(num_rows, int) else None
+
+
+def _input_of(graph: Graph, name: str) -> Value | None:
+    """None where it has no such input."""
+    content = next((entry.content for entry in graph.inputs if entry.name == name), None)
+    return graph.values_by_id()[content.value_id] if isinstance(content, ValueReference) else None
 
 
 def _check_inputs(takes: tuple[str, ...], config: PreTrainedConfig) -> None:

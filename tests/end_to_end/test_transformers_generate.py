@@ -136,6 +136,10 @@ def test_a_cache_over_daemons_gives_the_tokens_of_the_model(client: PlannerClien
             deployed.generate(PROMPT, prompt_lookup_num_tokens=2, max_new_tokens=1)
         with pytest.raises(InvalidArgument, match="output_hidden_states"):
             deployed.generate(PROMPT, output_hidden_states=True, max_new_tokens=1)
+        with pytest.raises(InvalidArgument, match="inputs_embeds: a deployment is given token ids"):
+            deployed.generate(inputs_embeds=torch.zeros(1, 2, model.config.hidden_size), max_new_tokens=1)
+        with pytest.raises(InvalidArgument, match=r"2 sequences side by side, .* for 1: .*batch_size=2\)"):
+            sampled(deployed, PROMPT, 1, num_return_sequences=2)
         with pytest.raises(InvalidArgument, match="past_key_values: a DynamicCache"):
             deployed.generate(PROMPT, past_key_values=DynamicCache(), max_new_tokens=1)
         with pytest.raises(MicrobatchFailed) as failed:
