@@ -31,7 +31,6 @@ from planner.plan.options import CutMode
 
 MICROBATCHES_PER_STEP = 32
 RING_SLOTS = 4
-WINDOW_IN_FLIGHT = 8
 MEMORY_BYTES = 1 << 30
 DEFAULT_WINDOWS = 5
 _CONTEXT = multiprocessing.get_context("spawn")
@@ -119,7 +118,7 @@ def deployed(shape: Shape) -> Iterator[Window]:
 
             def window(num: int) -> Spent:
                 began, began_cpu = time.monotonic(), cpu_seconds(processes)
-                for _ in pipeline.run_leaves([(sample,)] * num, WINDOW_IN_FLIGHT):
+                for _ in pipeline.run_leaves([(sample,)] * num):
                     pass
                 wall = time.monotonic() - began
                 return Spent(wall=wall, cpu=cpu_seconds(processes) - began_cpu)

@@ -27,6 +27,7 @@ from planner.client.pytree import unflatten_outputs
 from planner.client.records import Deployment
 from planner.client.session import Arrival, Session
 from planner.client.tensors import RawTensor, TensorKind
+from planner.client.window import FixedWindow, Window
 from planner.errors import (
     BuffersInUse,
     DeploymentFailed,
@@ -156,7 +157,8 @@ class Pipeline(NotPickled):
         return output
 
     def run(self, batches: Iterable[Any], window: int | None = None, *, raise_failures: bool = True) -> Iterator[Any]:
-        """Each batch's output, in order, with at most `window` batches in flight; None: `default_window`.
+        """Each batch's output, in order, with at most `window` batches in flight; None: `default_window`, and up
+        to 64 small ones where as many are answered within 4 ms.
 
         A batch is a Batch, a tuple or list of arguments, a mapping of named ones, or the only argument itself. A batch
         that fails in a stage raises MicrobatchFailed; with `raise_failures` off the error stands in its output's place
@@ -202,16 +204,16 @@ class Pipeline(NotPickled):
         self, microbatches: Iterable[Sequence[object]], window: int | None
     ) -> Iterator[list[object] | MicrobatchFailed]:
         self._lifetime.check()
-        window = self.default_window if window is None else window
-        if window < 1:
+        if window is not None and window < 1:
             raise InvalidArgument(f"window is {window}, needs at least 1")
+        in_flight = Window(self.default_window) if window is None else FixedWindow(window)
         source, unanswered = _Source(microbatches), deque[_Sent]()
         num_answered = num_fruitless = 0
         while True:
             route, answered_before = self._routes[-1], num_answered
             try:
                 with self._session(route) as session:
-                    for arrival in self._stream(session, source, unanswered, window):
+                    for arrival in self._stream(session, source, unanswered, in_flight):
                         num_answered += 1
                         self._has_state = bool(self._written)
                         yield _result(arrival, unanswered.popleft().kind, num_answered)
@@ -246,7 +248,9 @@ class Pipeline(NotPickled):
     ) -> None:
         self.close()
 
-    def _stream(self, session: Session, source: _Source, unanswered: deque[_Sent], window: int) -> Iterator[Arrival]:
+    def _stream(
+        self, session: Session, source: _Source, unanswered: deque[_Sent], window: Window | FixedWindow
+    ) -> Iterator[Arrival]:
         """Whoever takes an arrival takes the oldest out of `unanswered`."""
         for microbatch in unanswered:
             session.send(microbatch.items)
@@ -254,8 +258,10 @@ class Pipeline(NotPickled):
             items = self._encoder.encode(leaves)
             unanswered.append(_Sent(items=self._to_send_again(items), kind=kind_of_batch(leaves)))
             session.send(items)
-            while (in_flight := session.num_in_flight) and (in_flight >= window or session.has_arrived()):
-                yield session.take()
+            while (in_flight := session.num_in_flight) and (in_flight >= window.size or session.has_arrived()):
+                arrival = session.take()
+                window.answered(arrival, items)
+                yield arrival
         while session.num_in_flight:
             yield session.take()
 

@@ -43,7 +43,10 @@ def run(
             help="Take this output alone, or a part: logits, 'logits[:, -1]', 'logits[:, -1].argmax(-1)'; repeat.",
         ),
     ] = None,
-    window: Annotated[int, typer.Option("--window", min=1, help="Batches in flight.")] = 8,
+    window: Annotated[
+        int | None,
+        typer.Option("--window", min=1, help="Batches in flight.", show_default="as many as keep all stages busy"),
+    ] = None,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:

@@ -46,7 +46,8 @@ class AsyncPipeline(DeploymentResource[Pipeline]):
     def run(
         self, batches: Iterable[Any] | AsyncIterable[Any], window: int | None = None, *, raise_failures: bool = True
     ) -> AsyncGenerator[Any]:
-        """Each batch's output, in order, with at most `window` batches in flight; None: `default_window`.
+        """Each batch's output, in order, with at most `window` batches in flight; None: `default_window`, and up
+        to 64 small ones where as many are answered within 4 ms.
 
         A batch is a Batch, a tuple of arguments, a dict of keyword arguments, or the only argument itself. A batch that
         fails in a stage raises MicrobatchFailed; with `raise_failures` off the error stands in its output's place
