@@ -1,8 +1,10 @@
-"""A deployed causal language model in the place of the model itself: `generate` of transformers asks the daemons.
+"""A deployed language model in the place of the model itself: `generate` of transformers asks the daemons.
 
     with client.pipeline(deployment.id, outputs=["output[:, -1:]"]) as pipeline:
         deployed = PipelinedCausalLM(pipeline, model.config, model.generation_config)
         tokens = deployed.generate(**tokenizer(text, return_tensors="pt"), max_new_tokens=64, do_sample=True)
+
+`PipelinedSeq2SeqLM` is the same for an encoder with a decoder.
 
 Tokens are chosen here, by transformers: its warpers and processors of logits, stopping criteria and streamers all work,
 and a seed gives the tokens that it gives with the model.
@@ -11,14 +13,14 @@ and a seed gives the tokens that it gives with the model.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any, cast
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, Seq2SeqLMOutput
 
 from planner.client.interleaved import ask, place, run_interleaved
 from planner.client.pipeline import Pipeline
@@ -31,10 +33,85 @@ _IDS, _MASK, _POSITIONS, _CACHE_POSITION = "input_ids", "attention_mask", "posit
 _SLOT = "slot"
 _WITH_CACHE, _WITHOUT = frozenset({_IDS, _CACHE_POSITION, _SLOT}), frozenset({_IDS, _MASK, _POSITIONS})
 _OF_CACHE = frozenset({"use_cache", "cache_implementation", "past_key_values"})
+# What an encoder is given, by what a model is for.
+_ENCODED = frozenset({_IDS, "input_features", "input_values", "pixel_values"})
+_DECODED, _MASK_OF_DECODER = "decoder_input_ids", "decoder_attention_mask"
 
 
-class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
-    """What transformers asks of a model that generates. It has no weights; `config` is the model's, and is copied.
+class _PipelinedLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
+    """What transformers asks of any model that generates. It has no weights; `config` is the model's, and is copied."""
+
+    def __init__(
+        self, pipeline: Pipeline, config: PreTrainedConfig, generation_config: GenerationConfig | None, has_cache: bool
+    ) -> None:
+        config = deepcopy(config)
+        # There are no attention and no experts here that could be of another kind.
+        config._attn_implementation = config._experts_implementation = "eager"
+        super().__init__(config)
+        self._pipeline, self._has_cache = pipeline, has_cache
+        self._takes = frozenset(argument_names(pipeline.graph))
+        self.generation_config = self._with_cache_as_exported(generation_config or self.generation_config)
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs are sent from and outputs come to."""
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype = self.config.dtype
+        return dtype if isinstance(dtype, torch.dtype) else torch.get_default_dtype()
+
+    def generate(  # type: ignore[override]
+        self, inputs: torch.Tensor | None = None, generation_config: GenerationConfig | None = None, **kwargs: Any
+    ) -> Any:
+        """As of any model of transformers."""
+        if generation_config is not None:
+            generation_config = self._with_cache_as_exported(generation_config)
+        options = ChainMap(kwargs, vars(generation_config or self.generation_config))
+        if options.get("assistant_model") is not None or options.get("prompt_lookup_num_tokens"):
+            raise InvalidArgument("assisted generation takes tokens back, and a deployment keeps what it was sent")
+        return super().generate(inputs, generation_config, **kwargs)  # type: ignore[misc]
+
+    def generate_each(self, prompts: Iterable[torch.Tensor], **kwargs: Any) -> list[Any]:
+        """What `generate` gives of each prompt [batch, tokens], in order: as many at once as the graph has slots, so
+        that each stage has a batch to work on. Without a cache it has as many as the pipeline has under way."""
+        calls = [partial(self.generate, prompt, **kwargs) for prompt in prompts]
+        return run_interleaved(self._pipeline, calls, self._num_places())
+
+    def _num_places(self) -> int:
+        return self._pipeline.default_window
+
+    def _with_cache_as_exported(self, given: GenerationConfig) -> GenerationConfig:
+        """Whether there is a cache, and of which kind, is the graph's to say."""
+        config = deepcopy(given)
+        config.use_cache, config.cache_implementation = self._has_cache, None
+        return config
+
+    def _put_mask(self, inputs: dict[str, Any], name: str, mask: torch.Tensor | None, shape: Sequence[int]) -> None:
+        if name in self._takes:
+            inputs[name] = torch.ones(*shape, dtype=torch.int64) if mask is None else mask
+        elif mask is not None and not mask.all():
+            raise InvalidArgument(
+                f"{name}: it hides some of the prompt, and the graph has no such input (it takes"
+                f" {', '.join(sorted(self._takes))}). Export the model with {name}, or send prompts of one"
+                " length at a time"
+            )
+
+    def _logits(self, inputs: dict[str, Any]) -> torch.Tensor:
+        outputs = ask(self._pipeline, inputs)
+        given = outputs if isinstance(outputs, Mapping) else {"logits": outputs}
+        logits = next(iter(given.values())) if len(given) == 1 else given.get("logits")
+        if isinstance(logits, torch.Tensor) and logits.is_floating_point() and logits.dim() in (2, 3):
+            return logits if logits.dim() == 3 else logits.unsqueeze(1)
+        raise InvalidArgument(
+            f"generate needs logits of the vocabulary, and the pipeline gives {_described(given)}: open it with the"
+            ' output that has them, as outputs=["logits[:, -1:]"]'
+        )
+
+
+class PipelinedCausalLM(_PipelinedLM):  # type: ignore[no-untyped-call]
+    """A decoder, deployed.
 
     The graph takes `input_ids` [batch, tokens], and `cache_position` [tokens] or else `attention_mask` and
     `position_ids` [batch, tokens] where it was exported with them. The pipeline gives logits [batch, tokens,
@@ -57,35 +134,17 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
     ) -> None:
         takes = argument_names(pipeline.graph)
         _check_inputs(takes, config)
-        config = deepcopy(config)
-        # There are no attention and no experts here that could be of another kind.
-        config._attn_implementation = config._experts_implementation = "eager"
-        super().__init__(config)
-        self._pipeline, self._takes = pipeline, frozenset(takes)
-        self._has_cache = _CACHE_POSITION in takes
-        self.generation_config = self._with_cache_as_exported(generation_config or self.generation_config)
+        super().__init__(pipeline, config, generation_config, has_cache=_CACHE_POSITION in takes)
         self._num_rows = _num_rows(pipeline.graph)
         # By slot, the sequence that its buffers are of, as far as this process knows.
         self._in_buffers: list[_Sequence | None] = [None] * _num_slots(pipeline.graph)
-
-    @property
-    def device(self) -> torch.device:
-        """Where inputs are sent from and outputs come to."""
-        return torch.device("cpu")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        dtype = self.config.dtype
-        return dtype if isinstance(dtype, torch.dtype) else torch.get_default_dtype()
 
     def generate(  # type: ignore[override]
         self, inputs: torch.Tensor | None = None, generation_config: GenerationConfig | None = None, **kwargs: Any
     ) -> Any:
         """As of any model of transformers. `past_key_values` is what an earlier call returned with
         `return_dict_in_generate`: that sequence goes on."""
-        if generation_config is not None:
-            generation_config = self._with_cache_as_exported(generation_config)
-        self._check_mode(ChainMap(kwargs, vars(generation_config or self.generation_config)))
+        self._check_beams(ChainMap(kwargs, vars(generation_config or self.generation_config)))
         left = {name: value for name, value in kwargs.items() if name not in _OF_CACHE}
         before = kwargs.get("past_key_values")
         if before is not None and not isinstance(before, _Sequence):
@@ -95,14 +154,7 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
             )
         if self._has_cache:
             left["past_key_values"] = before or _Sequence()
-        return super().generate(inputs, generation_config, **left)  # type: ignore[misc]
-
-    def generate_each(self, prompts: Iterable[torch.Tensor], **kwargs: Any) -> list[Any]:
-        """What `generate` gives of each prompt [batch, tokens], in order: as many at once as the graph has slots, so
-        that each stage has a batch to work on. Without a cache it has as many as the pipeline has under way."""
-        num_places = len(self._in_buffers) if self._has_cache else self._pipeline.default_window
-        calls = [partial(self.generate, prompt, **kwargs) for prompt in prompts]
-        return run_interleaved(self._pipeline, calls, num_places)
+        return super().generate(inputs, generation_config, **left)
 
     def forward(
         self,
@@ -115,8 +167,7 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         **others: Any,
     ) -> CausalLMOutputWithPast:
         """`input_ids` [batch, tokens]: what follows `past_key_values`. `attention_mask` [batch, all tokens so far]."""
-        if asked := [name for name, value in others.items() if isinstance(value, torch.Tensor) or value]:
-            raise InvalidArgument(f"{', '.join(asked)}: a deployment is given token ids, and gives logits alone")
+        _refuse_more_than_logits(others)
         if not self._has_cache:
             return CausalLMOutputWithPast(logits=self._ask(input_ids, 0, attention_mask, position_ids))
         if self._num_rows not in (None, len(input_ids)):
@@ -141,20 +192,15 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         sequence.ids, self._in_buffers[slot] = ids, sequence
         return CausalLMOutputWithPast(logits=logits, past_key_values=cast(Any, sequence))
 
-    def _check_mode(self, options: Mapping[str, Any]) -> None:
-        if options.get("assistant_model") is not None or options.get("prompt_lookup_num_tokens"):
-            raise InvalidArgument("assisted generation takes tokens back, and a deployment keeps what it was sent")
+    def _num_places(self) -> int:
+        return len(self._in_buffers) if self._has_cache else super()._num_places()
+
+    def _check_beams(self, options: Mapping[str, Any]) -> None:
         if self._has_cache and (options.get("num_beams") or 1) > 1:
             raise InvalidArgument(
                 f"num_beams is {options['num_beams']}: beams move what a cache holds from one row to another, and the"
                 " stages' caches stay where they are. Deploy the model without a cache, or sample"
             )
-
-    def _with_cache_as_exported(self, given: GenerationConfig) -> GenerationConfig:
-        """Whether there is a cache, and of which kind, is the graph's to say."""
-        config = deepcopy(given)
-        config.use_cache, config.cache_implementation = self._has_cache, None
-        return config
 
     def _ask(
         self, ids: torch.Tensor, start: int, mask: torch.Tensor | None, positions: torch.Tensor | None
@@ -166,14 +212,7 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
             inputs[_CACHE_POSITION] = counted
         if _SLOT in self._takes:
             inputs[_SLOT] = _slot()
-        if _MASK in self._takes:
-            inputs[_MASK] = torch.ones_like(ids) if mask is None else mask
-        elif mask is not None and not mask.all():
-            raise InvalidArgument(
-                f"attention_mask: it hides some of the prompt, and the graph has no such input (it takes"
-                f" {', '.join(sorted(self._takes))}). Export the model with attention_mask, or send prompts of one"
-                " length at a time"
-            )
+        self._put_mask(inputs, _MASK, mask, ids.shape)
         if _POSITIONS in self._takes:
             inputs[_POSITIONS] = counted.expand_as(inputs[_IDS]) if positions is None else positions
         elif positions is not None and not (positions == counted[-positions.shape[-1] :]).all():
@@ -181,17 +220,75 @@ class PipelinedCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
                 "position_ids: they do not count from 0, as those of padded prompts, and the graph has no such input:"
                 " export the model with position_ids"
             )
-        return self._logits_of(ask(self._pipeline, inputs))
+        return self._logits(inputs)
 
-    def _logits_of(self, outputs: Any) -> torch.Tensor:
-        given = outputs if isinstance(outputs, Mapping) else {"logits": outputs}
-        logits = next(iter(given.values())) if len(given) == 1 else given.get("logits")
-        if isinstance(logits, torch.Tensor) and logits.is_floating_point() and logits.dim() in (2, 3):
-            return logits if logits.dim() == 3 else logits.unsqueeze(1)
-        raise InvalidArgument(
-            f"generate needs logits of the vocabulary, and the pipeline gives {_described(given)}: open it with the"
-            ' output that has them, as outputs=["logits[:, -1:]"]'
+
+class PipelinedSeq2SeqLM(_PipelinedLM):  # type: ignore[no-untyped-call]
+    """An encoder with a decoder, deployed as one graph: of text (T5, BART), speech (Whisper) or pictures.
+
+    The graph takes what the encoder is given (`input_ids`, `input_features`, `input_values` or `pixel_values`),
+    `decoder_input_ids` [batch, tokens], and `attention_mask` and `decoder_attention_mask` where it was exported with
+    them. The pipeline gives logits, as of PipelinedCausalLM. Such a graph has no cache: for each token all is sent, and
+    encoded, again. Raises InvalidArgument for a graph that takes or gives something else.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, config: PreTrainedConfig, generation_config: GenerationConfig | None = None
+    ) -> None:
+        self.main_input_name = _encoded_input(argument_names(pipeline.graph), config)
+        super().__init__(pipeline, config, generation_config, has_cache=False)
+        self.encoder = _Passing(self.main_input_name)
+
+    def generate(  # type: ignore[override]
+        self, inputs: torch.Tensor | None = None, generation_config: GenerationConfig | None = None, **kwargs: Any
+    ) -> Any:
+        """As of any model of transformers."""
+        return super().generate(
+            inputs, generation_config, **{name: value for name, value in kwargs.items() if name not in _OF_CACHE}
         )
+
+    def forward(
+        self,
+        decoder_input_ids: torch.Tensor,
+        encoder_outputs: BaseModelOutput,
+        attention_mask: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        return_dict: bool | None = None,
+        **others: Any,
+    ) -> Seq2SeqLMOutput:
+        """`decoder_input_ids` [batch, all tokens so far]; `encoder_outputs`, whose first is what is to be encoded."""
+        _refuse_more_than_logits(others)
+        encoded = encoder_outputs[0]
+        inputs = {self.main_input_name: encoded, _DECODED: decoder_input_ids}
+        self._put_mask(inputs, _MASK, attention_mask, encoded.shape[:2])
+        self._put_mask(inputs, _MASK_OF_DECODER, decoder_attention_mask, decoder_input_ids.shape)
+        return Seq2SeqLMOutput(logits=self._logits(inputs))
+
+
+class _Passing(torch.nn.Module):
+    """In an encoder's place: the pipeline has the encoder, and is to have what that is given."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.main_input_name = name
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        input_features: torch.Tensor | None = None,
+        input_values: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """`generate` takes inputs of these names, and refuses others."""
+        given = {
+            _IDS: input_ids,
+            "input_features": input_features,
+            "input_values": input_values,
+            "pixel_values": pixel_values,
+        }
+        return BaseModelOutput(last_hidden_state=given[self.main_input_name])
 
 
 class _Sequence:
@@ -236,12 +333,28 @@ def _input_of(graph: Graph, name: str) -> Value | None:
     return graph.values_by_id()[content.value_id] if isinstance(content, ValueReference) else None
 
 
+def _refuse_more_than_logits(asked: Mapping[str, Any]) -> None:
+    if names := [name for name, value in asked.items() if isinstance(value, torch.Tensor) or value]:
+        raise InvalidArgument(f"{', '.join(names)}: a deployment is given token ids, and gives logits alone")
+
+
+def _encoded_input(takes: tuple[str, ...], config: PreTrainedConfig) -> str:
+    """The name of what the encoder is given."""
+    encoded = [name for name in takes if name in _ENCODED]
+    others = set(takes).difference(encoded)
+    if not config.is_encoder_decoder:
+        raise InvalidArgument("a decoder alone, as its config says: take PipelinedCausalLM")
+    if len(encoded) != 1 or _DECODED not in others or not others <= {_DECODED, _MASK, _MASK_OF_DECODER}:
+        raise InvalidArgument(
+            f"the graph takes {', '.join(takes)}; generate gives one of {', '.join(sorted(_ENCODED))}, {_DECODED}, and"
+            f" {_MASK} and {_MASK_OF_DECODER} where it has them: export the model with inputs of these names"
+        )
+    return encoded[0]
+
+
 def _check_inputs(takes: tuple[str, ...], config: PreTrainedConfig) -> None:
     if config.is_encoder_decoder:
-        raise InvalidArgument(
-            "an encoder and a decoder: generate runs them apart, and the graph has both. Call the pipeline in a loop"
-            " of your own"
-        )
+        raise InvalidArgument("an encoder and a decoder, as its config says: take PipelinedSeq2SeqLM")
     if _IDS not in takes or not (_WITH_CACHE.issuperset(takes) or _WITHOUT.issuperset(takes)):
         raise InvalidArgument(
             f"the graph takes {', '.join(takes)}; generate gives input_ids, cache_position and slot where it has a"

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from planner.client.records import RecoveryPolicy
 from planner.errors import InvalidArgument, MicrobatchFailed
 from planner.plan.options import BalancedMode, PlanOptions
 from tests.models.architectures import CAUSAL, Architecture, find_architecture
+from tests.nightly import nightly
 from tests.waiting import WAIT_SECONDS
 from tests.worker_processes import worker_at
 
@@ -245,16 +247,63 @@ def test_without_a_cache_padded_prompts_and_beams_are_those_of_the_model(client:
             deployed.generate(**PADDED, max_new_tokens=1)
 
 
+@pytest.mark.parametrize("name", ["seq2seq/t5", *nightly(["seq2seq/bart", "speech/whisper"])])
+def test_an_encoder_with_a_decoder_gives_the_tokens_of_the_model(client: PlannerClient, name: str) -> None:
+    from transformers import GenerationMixin
+
+    from planner.client.generation import PipelinedSeq2SeqLM
+
+    architecture = find_architecture(name)
+    model = architecture.module()
+    batch, sequence, target = (torch.export.Dim(one, min=1, max=LENGTH) for one in ("batch", "sequence", "target"))
+    if name.startswith("speech"):
+        encoded = {"input_features": architecture.kind.batch(1)["input_features"]}
+        shapes: dict[str, Any] = {"input_features": {0: batch}}
+    else:
+        encoded, shapes = PADDED, {key: {0: batch, 1: sequence} for key in PADDED}
+    model.config.use_cache, model.generation_config.decoder_start_token_id = False, 2
+    exported = export(
+        model,
+        (),
+        {**encoded, "decoder_input_ids": torch.tensor([[2, 4, 5], [2, 6, 3]])},
+        dynamic_shapes={**shapes, "decoder_input_ids": {0: batch, 1: target}},
+    )
+
+    def generated(generate: Any, **options: Any) -> torch.Tensor:
+        torch.manual_seed(7)
+        tokens: torch.Tensor = generate(**{**encoded, "max_new_tokens": 5, **options})
+        return tokens
+
+    # Whisper has one around it, which goes from window to window of what is heard.
+    of_model = partial(GenerationMixin.generate, model)
+    with deployed_as(client, exported, outputs=("logits[:, -1:]",)) as (_, pipeline):
+        deployed = PipelinedSeq2SeqLM(pipeline, model.config, model.generation_config)
+        for options in ({}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 2, "eos_token_id": None}):
+            assert torch.equal(generated(deployed.generate, **options), generated(of_model, **options))
+        rows = encoded[deployed.main_input_name]
+        each = deployed.generate_each([rows[:1], rows[1:], rows], max_new_tokens=5)
+        for given, tokens in zip((rows[:1], rows[1:], rows), each, strict=True):
+            assert torch.equal(tokens, of_model(given, max_new_tokens=5))
+        with pytest.raises(InvalidArgument, match="assisted generation"):
+            deployed.generate(**encoded, prompt_lookup_num_tokens=2)
+        with pytest.raises(InvalidArgument, match="decoder_attention_mask: it hides"):
+            deployed.generate(**encoded, decoder_attention_mask=torch.zeros(2, 1, dtype=torch.int64), max_new_tokens=1)
+
+
 def test_what_generates_nothing_is_refused(client: PlannerClient, model: Any) -> None:
     from transformers import T5Config
 
-    from planner.client.generation import PipelinedCausalLM
+    from planner.client.generation import PipelinedCausalLM, PipelinedSeq2SeqLM
 
     with with_cache(client, model, outputs="output[:, -1:].argmax(-1)") as (_, pipeline):
         with pytest.raises(InvalidArgument, match=r"gives output.* torch\.int64\[1, 1\]: open it with"):
             PipelinedCausalLM(pipeline, model.config).generate(PROMPT, max_new_tokens=1)
-        with pytest.raises(InvalidArgument, match="an encoder and a decoder"):
+        with pytest.raises(InvalidArgument, match="take PipelinedSeq2SeqLM"):
             PipelinedCausalLM(pipeline, T5Config())
+        with pytest.raises(InvalidArgument, match="take PipelinedCausalLM"):
+            PipelinedSeq2SeqLM(pipeline, model.config)
+        with pytest.raises(InvalidArgument, match="the graph takes input_ids, cache_position; generate gives one of"):
+            PipelinedSeq2SeqLM(pipeline, T5Config())
     layer = torch.nn.Linear(4, 4)
     plan = client.create_plan(client.submit(export(layer, (torch.ones(2, 4),))).id, BalancedMode(num_stages=1))
     deployment = client.deploy(plan.id)
