@@ -16,6 +16,7 @@ from planner.client.export.passes.written_out_attention import flex_attention_an
 from tests.builders.case import Batch
 from tests.builders.reload import assert_bitwise_equal, reload, run_module, run_program
 from tests.models.trains import trains_as
+from tests.nightly import nightly
 
 # Of torch itself, which says that it compiles nothing.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -93,16 +94,28 @@ class UnderAutocast(Attention):
 LENGTHS = ({0: Dim("batch", min=2), 1: Dim("length", min=2, max=16)},)
 
 
-@pytest.mark.parametrize("training", [False, True])
+BATCHES = ({0: Dim("batch", min=2)},)
+
+
 @pytest.mark.parametrize(
-    ("attention", "dynamic"),
+    ("attention", "dynamic", "training"),
     [
-        (Attention, LENGTHS),
-        (WithSlopes, LENGTHS),
-        (WithTable, LENGTHS),
-        (WithDocuments, ({0: Dim("batch", min=2)},)),
-        (WithWindow, None),
-        (UnderAutocast, LENGTHS),
+        (Attention, LENGTHS, False),
+        (WithSlopes, LENGTHS, True),
+        (WithTable, LENGTHS, True),
+        (WithDocuments, BATCHES, False),
+        (WithWindow, None, True),
+        (UnderAutocast, LENGTHS, False),
+        *nightly(
+            [
+                (Attention, LENGTHS, True),
+                (WithSlopes, LENGTHS, False),
+                (WithTable, LENGTHS, False),
+                (WithDocuments, BATCHES, True),
+                (WithWindow, None, False),
+                (UnderAutocast, LENGTHS, True),
+            ]
+        ),
     ],
 )
 def test_comes_back_bitwise(attention: type[Attention], dynamic: Any, training: bool, tmp_path: Path) -> None:
