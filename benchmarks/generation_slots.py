@@ -1,5 +1,5 @@
-"""Tokens per second of a llama over two daemons, one sequence at a time and as many as its cache has slots, beside the
-module in this process.
+"""Tokens per second of a llama over two daemons, one sequence at a time and as many as its cache has slots, by
+one call and by threads, beside the module in this process.
 
 From the repository's root: `.venv/bin/python -m benchmarks.generation_slots [--slots 4] [--windows 5]`. Each daemon has
 one thread, so that two cores are enough, and so has the module. The model is random; each window asks for the same
@@ -12,6 +12,7 @@ import argparse
 import statistics
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -54,10 +55,14 @@ def main() -> None:
         deployment = client.deploy(plan.id)
         pipeline = stack.enter_context(client.pipeline(deployment.id, outputs=["output[:, -1:]"]))
         deployed = PipelinedCausalLM(pipeline, model.config)
+        threads = stack.enter_context(ThreadPoolExecutor(arguments.slots))
         ways = {
             "the module, one thread": lambda: [model.generate(prompt, use_cache=True, **options) for prompt in prompts],
             "one after the other": lambda: [deployed.generate(prompt, **options) for prompt in prompts],
             f"{arguments.slots} at once": lambda: deployed.generate_each(prompts, **options),
+            f"{arguments.slots} threads": lambda: list(
+                threads.map(lambda prompt: deployed.generate(prompt, **options), prompts)
+            ),
         }
         taken: dict[str, list[float]] = {name: [] for name in ways}
         for window in range(arguments.windows + 1):
@@ -67,7 +72,8 @@ def main() -> None:
                 answers.append(way())
                 if window:
                     taken[name].append(time.perf_counter() - started)
-            assert all(map(torch.equal, answers[1], answers[2]))
+            for others in answers[2:]:
+                assert all(map(torch.equal, answers[1], others))
         count = arguments.slots * NEW_TOKENS
         print(f"{len(plan.stages)} stages, bottleneck {plan.bottleneck_seconds * 1e3:.2f} ms a token predicted")
         print(f"{'sequences':<24}{'ms a token':>12}{'tokens/s':>12}{'of the first':>14}")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
 from typing import Any, cast
@@ -24,6 +25,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPas
 
 from planner.client.interleaved import ask, place, run_interleaved
 from planner.client.pipeline import Pipeline
+from planner.client.places import Places
 from planner.client.pytree import argument_names
 from planner.errors import InvalidArgument, MicrobatchFailed, StateLost
 from planner.graph.expression import SymbolReference
@@ -98,8 +100,8 @@ class _PipelinedLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped
                 " length at a time"
             )
 
-    def _logits(self, inputs: dict[str, Any]) -> torch.Tensor:
-        outputs = ask(self._pipeline, inputs)
+    def _logits(self, inputs: dict[str, Any], epoch: int = 0) -> torch.Tensor:
+        outputs = ask(self._pipeline, inputs, epoch)
         given = outputs if isinstance(outputs, Mapping) else {"logits": outputs}
         logits = next(iter(given.values())) if len(given) == 1 else given.get("logits")
         if isinstance(logits, torch.Tensor) and logits.is_floating_point() and logits.dim() in (2, 3):
@@ -136,8 +138,9 @@ class PipelinedCausalLM(_PipelinedLM):  # type: ignore[no-untyped-call]
         _check_inputs(takes, config)
         super().__init__(pipeline, config, generation_config, has_cache=_CACHE_POSITION in takes)
         self._num_rows = _num_rows(pipeline.graph)
-        # By slot, the sequence that its buffers are of, as far as this process knows.
-        self._in_buffers: list[_Sequence | None] = [None] * _num_slots(pipeline.graph)
+        self._slots = Places(pipeline, _num_slots(pipeline.graph))
+        # By slot, the sequence that its buffers are of, as far as this process knows, and the epoch that wrote it.
+        self._in_buffers: list[tuple[_Sequence, int] | None] = [None] * self._slots.num_places
 
     def generate(  # type: ignore[override]
         self, inputs: torch.Tensor | None = None, generation_config: GenerationConfig | None = None, **kwargs: Any
@@ -152,9 +155,17 @@ class PipelinedCausalLM(_PipelinedLM):  # type: ignore[no-untyped-call]
                 f"past_key_values: a {type(before).__name__}, and keys and values are with the stages. Pass what an"
                 " earlier call returned with return_dict_in_generate"
             )
-        if self._has_cache:
-            left["past_key_values"] = before or _Sequence()
-        return super().generate(inputs, generation_config, **left)
+        if not self._has_cache:
+            return super().generate(inputs, generation_config, **left)
+        left["past_key_values"] = before or _Sequence()
+        with nullcontext() if place() is not None else self._slots.one():
+            return super().generate(inputs, generation_config, **left)
+
+    def generate_each(self, prompts: Iterable[torch.Tensor], **kwargs: Any) -> list[Any]:
+        """What `generate` gives of each prompt [batch, tokens], in order: as many at once as the graph has slots, so
+        that each stage has a batch to work on. Without a cache it has as many as the pipeline has under way."""
+        with self._slots.all() if self._has_cache else nullcontext():
+            return super().generate_each(prompts, **kwargs)
 
     def forward(
         self,
@@ -176,24 +187,25 @@ class PipelinedCausalLM(_PipelinedLM):  # type: ignore[no-untyped-call]
                 f" with CacheSize(batch_size={len(input_ids)}) (--batch-size), or give generate_each the prompts"
             )
         sequence = past_key_values if isinstance(past_key_values, _Sequence) else _Sequence()
-        slot = _slot()
-        is_in_buffers, self._in_buffers[slot] = self._in_buffers[slot] is sequence, None
-        ids, start = sequence.with_next(input_ids), sequence.get_seq_length() if is_in_buffers else 0
+        slot, epoch = _slot(), self._slots.epoch
+        before, self._in_buffers[slot] = self._in_buffers[slot], None
+        ids, start = sequence.with_next(input_ids), sequence.get_seq_length() if before == (sequence, epoch) else 0
         while True:
             try:
-                logits = self._ask(ids, start, attention_mask, position_ids)
+                logits = self._ask(ids, start, attention_mask, position_ids, epoch)
                 break
             except StateLost:
-                self._in_buffers, start = [None] * len(self._in_buffers), 0
+                self._slots.lose(epoch)
+                epoch, start = self._slots.epoch, 0
             except MicrobatchFailed as failure:
                 tokens = ids.shape[1]
                 failure.add_note(f"The sequence is of {tokens} tokens; a cache holds as many as it was exported for.")
                 raise
-        sequence.ids, self._in_buffers[slot] = ids, sequence
+        sequence.ids, self._in_buffers[slot] = ids, (sequence, epoch)
         return CausalLMOutputWithPast(logits=logits, past_key_values=cast(Any, sequence))
 
     def _num_places(self) -> int:
-        return len(self._in_buffers) if self._has_cache else super()._num_places()
+        return self._slots.num_places if self._has_cache else super()._num_places()
 
     def _check_beams(self, options: Mapping[str, Any]) -> None:
         if self._has_cache and (options.get("num_beams") or 1) > 1:
@@ -203,7 +215,12 @@ class PipelinedCausalLM(_PipelinedLM):  # type: ignore[no-untyped-call]
             )
 
     def _ask(
-        self, ids: torch.Tensor, start: int, mask: torch.Tensor | None, positions: torch.Tensor | None
+        self,
+        ids: torch.Tensor,
+        start: int,
+        mask: torch.Tensor | None,
+        positions: torch.Tensor | None,
+        epoch: int = 0,
     ) -> torch.Tensor:
         """Logits behind those of `ids` [batch, all tokens so far] that begin at `start`."""
         inputs: dict[str, Any] = {_IDS: ids[:, start:]}
@@ -220,7 +237,7 @@ class PipelinedCausalLM(_PipelinedLM):  # type: ignore[no-untyped-call]
                 "position_ids: they do not count from 0, as those of padded prompts, and the graph has no such input:"
                 " export the model with position_ids"
             )
-        return self._logits(inputs)
+        return self._logits(inputs, epoch)
 
 
 class PipelinedSeq2SeqLM(_PipelinedLM):  # type: ignore[no-untyped-call]

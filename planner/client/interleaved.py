@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from planner.client.batches import Batch
 from planner.client.pipeline import Pipeline
@@ -21,18 +21,36 @@ from planner.errors import StateLost
 Inputs = Mapping[str, Any]
 
 
+class Caller(Protocol):
+    """Asks from its place. `epoch`: of what the inputs take to be written there."""
+
+    @property
+    def place(self) -> int: ...
+    def ask(self, inputs: Inputs, epoch: int) -> Any: ...
+
+
 class _Current(threading.local):
     """The call that a thread is."""
 
-    call: _Call | None = None
+    call: Caller | None = None
 
 
 _current = _Current()
 
 
-def ask(pipeline: Pipeline, inputs: Inputs) -> Any:
+@contextmanager
+def calling(caller: Caller) -> Iterator[None]:
+    """What this thread asks meanwhile is asked by `caller`."""
+    before, _current.call = _current.call, caller
+    try:
+        yield
+    finally:
+        _current.call = before
+
+
+def ask(pipeline: Pipeline, inputs: Inputs, epoch: int = 0) -> Any:
     """One batch's output, whether or not the caller is one of several."""
-    return pipeline(**inputs) if _current.call is None else _current.call.ask(inputs)
+    return pipeline(**inputs) if _current.call is None else _current.call.ask(inputs, epoch)
 
 
 def place() -> int | None:
@@ -90,7 +108,7 @@ class _Call:
             raise self._error
         return self._result
 
-    def ask(self, inputs: Inputs) -> Any:
+    def ask(self, inputs: Inputs, epoch: int) -> Any:
         self._asked.put(inputs)
         answer = self._answers.get()
         if isinstance(answer, BaseException):
@@ -98,9 +116,9 @@ class _Call:
         return answer
 
     def _run(self) -> None:
-        _current.call = self
         try:
-            self._result = self.function()
+            with calling(self):
+                self._result = self.function()
         except BaseException as error:
             self._error = error
         self._asked.put(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from planner.client import CacheSize, ExportedCheckpoint, ExportedModel, PlannerClient, export, export_checkpoint
+from planner.client.batches import Batch
 from planner.client.pipeline import Pipeline
 from planner.client.records import RecoveryPolicy
 from planner.errors import InvalidArgument, MicrobatchFailed
@@ -97,7 +99,9 @@ def sampled(model: Any, prompt: torch.Tensor, num_tokens: int, **options: Any) -
     return model.generate(prompt, max_new_tokens=num_tokens, **options)
 
 
-def test_a_cache_over_daemons_gives_the_tokens_of_the_model(client: PlannerClient, model: Any) -> None:
+def test_a_cache_over_daemons_gives_the_tokens_of_the_model(
+    client: PlannerClient, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from transformers import DynamicCache
 
     from planner.client.generation import PipelinedCausalLM
@@ -114,11 +118,13 @@ def test_a_cache_over_daemons_gives_the_tokens_of_the_model(client: PlannerClien
 
         sent = list[int]()
 
-        def counted(**inputs: torch.Tensor) -> Any:
-            sent.append(inputs["input_ids"].shape[1])
-            return pipeline(**inputs)
+        run = pipeline.run
 
-        deployed._pipeline = counted
+        def counted(batches: list[Batch], **options: Any) -> Any:
+            sent.extend(batch.kwargs["input_ids"].shape[1] for batch in batches)
+            return run(batches, **options)
+
+        monkeypatch.setattr(pipeline, "run", counted)
         first = sampled(deployed, OTHER, 3, return_dict_in_generate=True)
         assert torch.equal(first.sequences, begun)
         assert torch.equal(sampled(deployed, PROMPT, 1), expected[0][:, : PROMPT.shape[1] + 1])
@@ -128,7 +134,7 @@ def test_a_cache_over_daemons_gives_the_tokens_of_the_model(client: PlannerClien
         assert torch.equal(second.sequences, further)
         assert torch.equal(sampled(deployed, second.sequences, 2, **going_on).sequences, last)
         assert sent == [2, 1, 1, 7, 5, 1, 1, 1]
-        deployed._pipeline = pipeline
+        monkeypatch.undo()
 
         with pytest.raises(InvalidArgument, match="attention_mask: it hides some of the prompt"):
             deployed.generate(PROMPT, attention_mask=torch.tensor([[0, 1, 1, 1, 1, 1, 1]]), max_new_tokens=1)
@@ -163,7 +169,7 @@ def test_a_checkpoint_generates_without_being_loaded(client: PlannerClient, tmp_
 
 
 def test_several_sequences_at_once_each_have_a_slot(client: PlannerClient, model: Any, tmp_path: Path) -> None:
-    """Five prompts in three slots, and a worker killed in the middle of them."""
+    """Five prompts in three slots, by one call and by threads, and a worker killed in the middle of them."""
     from planner.client.generation import PipelinedCausalLM
 
     model.save_pretrained(tmp_path)
@@ -194,6 +200,15 @@ def test_several_sequences_at_once_each_have_a_slot(client: PlannerClient, model
 
         assert all(map(torch.equal, generated(stopping_criteria=[kills_once]), expected))
         assert client.get_deployment(deployment_id).generation > 1
+
+        asked, generation = count(), client.get_deployment(deployment_id).generation
+        with ThreadPoolExecutor(len(prompts)) as threads:
+            calls = [
+                threads.submit(deployed.generate, prompt, **options, stopping_criteria=[kills_once])
+                for prompt in prompts
+            ]
+            assert all(map(torch.equal, [call.result(WAIT_SECONDS) for call in calls], expected))
+        assert client.get_deployment(deployment_id).generation > generation
 
 
 def test_a_cache_that_is_lost_is_computed_again(client: PlannerClient, model: Any) -> None:
