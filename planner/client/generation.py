@@ -68,12 +68,22 @@ class _PipelinedLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped
         self, inputs: torch.Tensor | None = None, generation_config: GenerationConfig | None = None, **kwargs: Any
     ) -> Any:
         """As of any model of transformers."""
+        return self._generated(inputs, generation_config, kwargs)
+
+    def _generated(
+        self,
+        inputs: torch.Tensor | None,
+        generation_config: GenerationConfig | None,
+        options: Mapping[str, Any],
+        **added: Any,
+    ) -> Any:
         if generation_config is not None:
             generation_config = self._with_cache_as_exported(generation_config)
-        options = ChainMap(kwargs, vars(generation_config or self.generation_config))
-        if options.get("assistant_model") is not None or options.get("prompt_lookup_num_tokens"):
+        all_options = ChainMap(dict(options), vars(generation_config or self.generation_config))
+        if all_options.get("assistant_model") is not None or all_options.get("prompt_lookup_num_tokens"):
             raise InvalidArgument("assisted generation takes tokens back, and a deployment keeps what it was sent")
-        return super().generate(inputs, generation_config, **kwargs)  # type: ignore[misc]
+        left = {name: value for name, value in options.items() if name not in _OF_CACHE}
+        return super().generate(inputs, generation_config, **left, **added)  # type: ignore[misc]
 
     def generate_each(self, prompts: Iterable[torch.Tensor], **kwargs: Any) -> list[Any]:
         """What `generate` gives of each prompt [batch, tokens], in order: as many at once as the graph has slots, so
@@ -148,7 +158,6 @@ class PipelinedCausalLM(_PipelinedLM):  # type: ignore[no-untyped-call]
         """As of any model of transformers. `past_key_values` is what an earlier call returned with
         `return_dict_in_generate`: that sequence goes on."""
         self._check_beams(ChainMap(kwargs, vars(generation_config or self.generation_config)))
-        left = {name: value for name, value in kwargs.items() if name not in _OF_CACHE}
         before = kwargs.get("past_key_values")
         if before is not None and not isinstance(before, _Sequence):
             raise InvalidArgument(
@@ -156,10 +165,9 @@ class PipelinedCausalLM(_PipelinedLM):  # type: ignore[no-untyped-call]
                 " earlier call returned with return_dict_in_generate"
             )
         if not self._has_cache:
-            return super().generate(inputs, generation_config, **left)
-        left["past_key_values"] = before or _Sequence()
+            return self._generated(inputs, generation_config, kwargs)
         with nullcontext() if place() is not None else self._slots.one():
-            return super().generate(inputs, generation_config, **left)
+            return self._generated(inputs, generation_config, kwargs, past_key_values=before or _Sequence())
 
     def generate_each(self, prompts: Iterable[torch.Tensor], **kwargs: Any) -> list[Any]:
         """What `generate` gives of each prompt [batch, tokens], in order: as many at once as the graph has slots, so
@@ -255,14 +263,6 @@ class PipelinedSeq2SeqLM(_PipelinedLM):  # type: ignore[no-untyped-call]
         self.main_input_name = _encoded_input(argument_names(pipeline.graph), config)
         super().__init__(pipeline, config, generation_config, has_cache=False)
         self.encoder = _Passing(self.main_input_name)
-
-    def generate(  # type: ignore[override]
-        self, inputs: torch.Tensor | None = None, generation_config: GenerationConfig | None = None, **kwargs: Any
-    ) -> Any:
-        """As of any model of transformers."""
-        return super().generate(
-            inputs, generation_config, **{name: value for name, value in kwargs.items() if name not in _OF_CACHE}
-        )
 
     def forward(
         self,
