@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -47,14 +47,29 @@ def pipeline(daemon: LoopbackDaemon) -> Iterator[Pipeline]:
         yield opened
 
 
+class Threads:
+    """One for each call. Whoever waits for ever is left behind."""
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function(*arguments))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return future
+
+
 @pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
+def threads() -> Threads:
+    return Threads()
 
 
 @pytest.mark.parametrize("num_places", [1, 2, 3])
-def test_each_gets_its_own_answers(pipeline: Pipeline, threads: ThreadPoolExecutor, num_places: int) -> None:
+def test_each_gets_its_own_answers(pipeline: Pipeline, threads: Threads, num_places: int) -> None:
     here, times = Places(pipeline, num_places), (3, 0, 7, 1, 20, 12)
     calls = [
         threads.submit(in_a_place, pipeline, here, 100 * index, num_asked) for index, num_asked in enumerate(times)
@@ -68,7 +83,7 @@ def test_each_gets_its_own_answers(pipeline: Pipeline, threads: ThreadPoolExecut
 
 
 def test_a_batch_of_each_place_is_under_way_in_one_run(
-    daemon: LoopbackDaemon, pipeline: Pipeline, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    daemon: LoopbackDaemon, pipeline: Pipeline, threads: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each later one too: whoever is answered asks again before the run has nothing left to send."""
     monkeypatch.setattr(places, "_PATIENCE_SECONDS", WAIT_SECONDS)
@@ -87,7 +102,7 @@ def test_a_batch_of_each_place_is_under_way_in_one_run(
 
 
 def test_whoever_is_slow_to_ask_again_is_waited_for_once(
-    pipeline: Pipeline, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    pipeline: Pipeline, threads: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, answered, others_done = Places(pipeline, 2), threading.Event(), threading.Event()
 
@@ -109,9 +124,7 @@ def test_whoever_is_slow_to_ask_again_is_waited_for_once(
     assert waiting.result(WAIT_SECONDS) == [1, 2]
 
 
-def test_a_batch_that_fails_is_told_to_who_asked(
-    daemon: LoopbackDaemon, pipeline: Pipeline, threads: ThreadPoolExecutor
-) -> None:
+def test_a_batch_that_fails_is_told_to_who_asked(daemon: LoopbackDaemon, pipeline: Pipeline, threads: Threads) -> None:
     daemon.failing = {1}
     here = Places(pipeline, 2)
     with here.one():
@@ -123,7 +136,7 @@ def test_a_batch_that_fails_is_told_to_who_asked(
 
 
 def test_what_is_lost_is_lost_for_all_who_wrote_before(
-    daemon: LoopbackDaemon, pipeline: Pipeline, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    daemon: LoopbackDaemon, pipeline: Pipeline, threads: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, barrier = Places(pipeline, 3), threading.Barrier(3)
     lost = StateLost("gone", deployment_id="dep-1")
@@ -153,9 +166,7 @@ def test_what_is_lost_is_lost_for_all_who_wrote_before(
     assert in_a_place(pipeline, here, 7, 2)[1] == [7, 8]
 
 
-def test_a_pipeline_that_is_closed_says_so_to_all(
-    daemon: LoopbackDaemon, pipeline: Pipeline, threads: ThreadPoolExecutor
-) -> None:
+def test_a_pipeline_that_is_closed_says_so_to_all(daemon: LoopbackDaemon, pipeline: Pipeline, threads: Threads) -> None:
     here = Places(pipeline, 2)
     daemon.gate.clear()
     calls = [threads.submit(in_a_place, pipeline, here, 10 * index, 3) for index in range(2)]
@@ -168,7 +179,7 @@ def test_a_pipeline_that_is_closed_says_so_to_all(
         in_a_place(pipeline, here, 1, 1)
 
 
-def test_all_places_are_had_once_nobody_has_one(pipeline: Pipeline, threads: ThreadPoolExecutor) -> None:
+def test_all_places_are_had_once_nobody_has_one(pipeline: Pipeline, threads: Threads) -> None:
     here, leaves = Places(pipeline, 2), threading.Event()
 
     def stay() -> int | None:
@@ -192,7 +203,7 @@ def test_all_places_are_had_once_nobody_has_one(pipeline: Pipeline, threads: Thr
 
 
 def test_who_leaves_before_the_answer_is_not_waited_for(
-    daemon: LoopbackDaemon, pipeline: Pipeline, threads: ThreadPoolExecutor
+    daemon: LoopbackDaemon, pipeline: Pipeline, threads: Threads
 ) -> None:
     here = Places(pipeline, 2)
     with here.one():
