@@ -27,7 +27,7 @@ from planner.client.pytree import unflatten_outputs
 from planner.client.records import Deployment
 from planner.client.session import Arrival, Session
 from planner.client.tensors import RawTensor, TensorKind
-from planner.client.window import FixedWindow, Window
+from planner.client.window import FixedWindow, RunWindow, Window
 from planner.errors import (
     BuffersInUse,
     DeploymentFailed,
@@ -156,7 +156,9 @@ class Pipeline(NotPickled):
         [output] = self.run([Batch(args, kwargs)])
         return output
 
-    def run(self, batches: Iterable[Any], window: int | None = None, *, raise_failures: bool = True) -> Iterator[Any]:
+    def run(
+        self, batches: Iterable[Any], window: int | RunWindow | None = None, *, raise_failures: bool = True
+    ) -> Iterator[Any]:
         """Each batch's output, in order, with at most `window` batches in flight; None: `default_window`, and up
         to 64 small ones where as many are answered within 4 ms.
 
@@ -175,7 +177,7 @@ class Pipeline(NotPickled):
                 yield result
 
     def run_leaves(
-        self, microbatches: Iterable[Sequence[object]], window: int | None = None
+        self, microbatches: Iterable[Sequence[object]], window: int | RunWindow | None = None
     ) -> Iterator[list[object] | MicrobatchFailed]:
         """As run, on the graph's non-constant inputs, and outputs or what is chosen of them, in order.
 
@@ -201,19 +203,21 @@ class Pipeline(NotPickled):
             self._writing.release()
 
     def _run(
-        self, microbatches: Iterable[Sequence[object]], window: int | None
+        self, microbatches: Iterable[Sequence[object]], window: int | RunWindow | None
     ) -> Iterator[list[object] | MicrobatchFailed]:
         self._lifetime.check()
-        if window is not None and window < 1:
-            raise InvalidArgument(f"window is {window}, needs at least 1")
-        in_flight = Window(self.default_window) if window is None else FixedWindow(window)
+        if isinstance(window, int):
+            if window < 1:
+                raise InvalidArgument(f"window is {window}, needs at least 1")
+            window = FixedWindow(window)
+        window = window or Window(self.default_window)
         source, unanswered = _Source(microbatches), deque[_Sent]()
         num_answered = num_fruitless = 0
         while True:
             route, answered_before = self._routes[-1], num_answered
             try:
                 with self._session(route) as session:
-                    for arrival in self._stream(session, source, unanswered, in_flight):
+                    for arrival in self._stream(session, source, unanswered, window):
                         num_answered += 1
                         self._has_state = bool(self._written)
                         yield _result(arrival, unanswered.popleft().kind, num_answered)
@@ -249,7 +253,7 @@ class Pipeline(NotPickled):
         self.close()
 
     def _stream(
-        self, session: Session, source: _Source, unanswered: deque[_Sent], window: Window | FixedWindow
+        self, session: Session, source: _Source, unanswered: deque[_Sent], window: RunWindow
     ) -> Iterator[Arrival]:
         """Whoever takes an arrival takes the oldest out of `unanswered`."""
         for microbatch in unanswered:

@@ -37,7 +37,7 @@ class Places:
         self._taking_all = threading.Lock()
         self._changed = threading.Condition()
         self._waiting: deque[_Asked] = deque()
-        self._callers: set[_Caller] = set()
+        self.callers: set[_Caller] = set()
         # Those that have an answer, and have not asked again.
         self._going_on: set[_Caller] = set()
         self._is_running = False
@@ -47,7 +47,7 @@ class Places:
         """Waits for a place. What the calling thread asks meanwhile is asked from there."""
         place = self._free.get()
         caller = _Caller(place, self)
-        self._callers.add(caller)
+        self.callers.add(caller)
         try:
             with calling(caller):
                 yield
@@ -92,14 +92,14 @@ class Places:
 
     def _leave(self, caller: _Caller) -> None:
         with self._changed:
-            self._callers.discard(caller)
+            self.callers.discard(caller)
             self._going_on.discard(caller)
             self._changed.notify()
 
     def _run(self) -> None:
         under_way: deque[_Asked] = deque()
         while self._has_work():
-            run = self._pipeline.run(self._batches(under_way), window=self.num_places, raise_failures=False)
+            run = self._pipeline.run(self._batches(under_way), window=_Present(self), raise_failures=False)
             try:
                 with closing(cast(Generator[Any, None, None], run)) as outputs:
                     for output in outputs:
@@ -122,7 +122,7 @@ class Places:
     def _answer(self, asked: _Asked, output: Any) -> None:
         with self._changed:
             # It may have been interrupted.
-            if asked.caller in self._callers:
+            if asked.caller in self.callers:
                 self._going_on.add(asked.caller)
         asked.answer.put(output)
 
@@ -138,6 +138,20 @@ class Places:
                 # Those who take their time are not waited for at every batch of the others.
                 self._going_on.clear()
             return self._waiting.popleft() if self._waiting else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Present:
+    """Once a batch of each caller is under way, an answer comes before the next batch."""
+
+    places: Places
+
+    @property
+    def size(self) -> int:
+        return max(1, len(self.places.callers))
+
+    def answered(self, arrival: object, sent: object) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from planner.client.microbatches import Item
 from planner.client.session import Arrival
@@ -20,6 +22,14 @@ _MOST = 64
 _MOST_BYTES = 1 << 20
 
 
+class RunWindow(Protocol):
+    """Asked before each microbatch, and told of each result with what was sent last."""
+
+    @property
+    def size(self) -> int: ...
+    def answered(self, arrival: Arrival, sent: Sequence[Item]) -> None: ...
+
+
 class Window:
     """At least `usual`; up to 64 where that many are answered within 4 ms, and are 1 MiB at most."""
 
@@ -28,7 +38,6 @@ class Window:
         self._begun, self._num_answered = time.monotonic(), 0
 
     def answered(self, arrival: Arrival, sent: Sequence[Item]) -> None:
-        """To be told of each result, with what was sent last."""
         self._num_answered += 1
         if self._num_answered < self.size:
             return
@@ -41,11 +50,11 @@ class Window:
         self._begun, self._num_answered = now, 0
 
 
+@dataclass(frozen=True, slots=True)
 class FixedWindow:
     """As many as the caller asks for."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    size: int
 
     def answered(self, arrival: Arrival, sent: Sequence[Item]) -> None:
         pass
