@@ -74,25 +74,25 @@ class _PipelinedLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped
         self,
         inputs: torch.Tensor | None,
         generation_config: GenerationConfig | None,
-        options: Mapping[str, Any],
+        options: dict[str, Any],
         **added: Any,
     ) -> Any:
         if generation_config is not None:
             generation_config = self._with_cache_as_exported(generation_config)
-        all_options = ChainMap(dict(options), vars(generation_config or self.generation_config))
+        all_options = ChainMap(options, vars(generation_config or self.generation_config))
         if all_options.get("assistant_model") is not None or all_options.get("prompt_lookup_num_tokens"):
             raise InvalidArgument("assisted generation takes tokens back, and a deployment keeps what it was sent")
         left = {name: value for name, value in options.items() if name not in _OF_CACHE}
         return super().generate(inputs, generation_config, **left, **added)  # type: ignore[misc]
 
     def generate_each(self, prompts: Iterable[torch.Tensor], **kwargs: Any) -> list[Any]:
-        """What `generate` gives of each prompt [batch, tokens], in order: as many at once as the graph has slots, so
-        that each stage has a batch to work on. Without a cache it has as many as the pipeline has under way."""
-        calls = [partial(self.generate, prompt, **kwargs) for prompt in prompts]
-        return run_interleaved(self._pipeline, calls, self._num_places())
+        """What `generate` gives of each prompt, in order: as many at once as the pipeline has under way, so that each
+        stage has a batch to work on."""
+        return self._generated_each(prompts, kwargs, self._pipeline.default_window)
 
-    def _num_places(self) -> int:
-        return self._pipeline.default_window
+    def _generated_each(self, prompts: Iterable[torch.Tensor], options: dict[str, Any], num_places: int) -> list[Any]:
+        calls = [partial(self.generate, prompt, **options) for prompt in prompts]
+        return run_interleaved(self._pipeline, calls, num_places)
 
     def _with_cache_as_exported(self, given: GenerationConfig) -> GenerationConfig:
         """Whether there is a cache, and of which kind, is the graph's to say."""
@@ -132,8 +132,9 @@ class PipelinedCausalLM(_PipelinedLM):  # type: ignore[no-untyped-call]
 
     A graph that takes `cache_position`, and writes a cache into its buffers, is sent each token once; when the cache is
     lost with a daemon, or was written for another sequence meanwhile, the whole sequence is sent again. With a `slot`
-    besides, the number of one of several caches, several sequences are under way at once: `generate_each`. A graph
-    without a cache is sent all of a sequence for each token, and can search by beams too.
+    besides, the number of one of several caches, several sequences are under way at once: of `generate_each`, or of
+    several threads that each call `generate`, and wait for a slot where all are taken. A graph without a cache is sent
+    all of a sequence for each token, and can search by beams too.
 
     Raises InvalidArgument for a graph that takes or gives something else, and for prompts of which some are padded
     where the graph has no input that says so.
@@ -172,8 +173,10 @@ class PipelinedCausalLM(_PipelinedLM):  # type: ignore[no-untyped-call]
     def generate_each(self, prompts: Iterable[torch.Tensor], **kwargs: Any) -> list[Any]:
         """What `generate` gives of each prompt [batch, tokens], in order: as many at once as the graph has slots, so
         that each stage has a batch to work on. Without a cache it has as many as the pipeline has under way."""
-        with self._slots.all() if self._has_cache else nullcontext():
+        if not self._has_cache:
             return super().generate_each(prompts, **kwargs)
+        with self._slots.all():
+            return self._generated_each(prompts, kwargs, self._slots.num_places)
 
     def forward(
         self,
@@ -211,9 +214,6 @@ class PipelinedCausalLM(_PipelinedLM):  # type: ignore[no-untyped-call]
                 raise
         sequence.ids, self._in_buffers[slot] = ids, (sequence, epoch)
         return CausalLMOutputWithPast(logits=logits, past_key_values=cast(Any, sequence))
-
-    def _num_places(self) -> int:
-        return self._slots.num_places if self._has_cache else super()._num_places()
 
     def _check_beams(self, options: Mapping[str, Any]) -> None:
         if self._has_cache and (options.get("num_beams") or 1) > 1:

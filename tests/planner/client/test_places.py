@@ -138,7 +138,7 @@ def test_a_batch_that_fails_is_told_to_who_asked(daemon: LoopbackDaemon, pipelin
 
 
 def test_what_is_lost_is_lost_for_all_who_wrote_before(
-    daemon: LoopbackDaemon, pipeline: Pipeline, threads: Threads, monkeypatch: pytest.MonkeyPatch
+    pipeline: Pipeline, threads: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, barrier = Places(pipeline, 3), threading.Barrier(3)
     lost = StateLost("gone", deployment_id="dep-1")
@@ -204,9 +204,7 @@ def test_all_places_are_had_once_nobody_has_one(pipeline: Pipeline, threads: Thr
     assert here._free.qsize() == 2
 
 
-def test_who_leaves_before_the_answer_is_not_waited_for(
-    daemon: LoopbackDaemon, pipeline: Pipeline, threads: Threads
-) -> None:
+def test_who_leaves_before_the_answer_is_not_waited_for(pipeline: Pipeline) -> None:
     here = Places(pipeline, 2)
     with here.one():
         caller = next(iter(here.callers))

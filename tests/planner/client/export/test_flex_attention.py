@@ -97,26 +97,20 @@ LENGTHS = ({0: Dim("batch", min=2), 1: Dim("length", min=2, max=16)},)
 BATCHES = ({0: Dim("batch", min=2)},)
 
 
+# Whether it is trained; the other way round nightly.
+CASES = [
+    (Attention, LENGTHS, False),
+    (WithSlopes, LENGTHS, True),
+    (WithTable, LENGTHS, True),
+    (WithDocuments, BATCHES, False),
+    (WithWindow, None, True),
+    (UnderAutocast, LENGTHS, False),
+]
+
+
 @pytest.mark.parametrize(
     ("attention", "dynamic", "training"),
-    [
-        (Attention, LENGTHS, False),
-        (WithSlopes, LENGTHS, True),
-        (WithTable, LENGTHS, True),
-        (WithDocuments, BATCHES, False),
-        (WithWindow, None, True),
-        (UnderAutocast, LENGTHS, False),
-        *nightly(
-            [
-                (Attention, LENGTHS, True),
-                (WithSlopes, LENGTHS, False),
-                (WithTable, LENGTHS, False),
-                (WithDocuments, BATCHES, True),
-                (WithWindow, None, False),
-                (UnderAutocast, LENGTHS, True),
-            ]
-        ),
-    ],
+    [*CASES, *nightly((attention, dynamic, not training) for attention, dynamic, training in CASES)],
 )
 def test_comes_back_bitwise(attention: type[Attention], dynamic: Any, training: bool, tmp_path: Path) -> None:
     module = attention().train(training)
