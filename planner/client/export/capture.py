@@ -136,12 +136,38 @@ def _for_whole_batches(program: ExportedProgram, what: str, *, is_trained: bool)
 
 
 def _has_regions_without_gradients(program: ExportedProgram) -> bool:
-    return any(
-        node.target is torch.ops.higher_order.wrap_with_set_grad_enabled and node.args[0] is False
-        for part in program.graph_module.modules()
-        if isinstance(part, fx.GraphModule)
-        for node in part.graph.nodes
-    )
+    """Those that stop the gradients of a weight; rotary embeddings, for one, are made of positions alone."""
+    weights = program.graph_signature.inputs_to_parameters
+    with_gradients = {node for node in program.graph.find_nodes(op="placeholder") if node.name in weights}
+    for node in program.graph.nodes:
+        if not with_gradients.isdisjoint(node.all_input_nodes):
+            if any(map(_is_region_without_gradients, _inside(program.graph_module, node))):
+                return True
+            if _may_have_gradients(node):
+                with_gradients.add(node)
+    return False
+
+
+def _inside(module: fx.GraphModule, node: fx.Node) -> Iterator[fx.Node]:
+    """The node, and those of the parts that it calls."""
+    yield node
+    for source in node.all_input_nodes:
+        part = getattr(module, str(source.target)) if source.op == "get_attr" else None
+        if isinstance(part, fx.GraphModule):
+            for inner in part.graph.nodes:
+                yield from _inside(part, inner)
+
+
+def _is_region_without_gradients(node: fx.Node) -> bool:
+    return node.target is torch.ops.higher_order.wrap_with_set_grad_enabled and node.args[0] is False
+
+
+def _may_have_gradients(node: fx.Node) -> bool:
+    """What is no tensor may hold some."""
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return value.is_floating_point() or value.is_complex()
+    return not isinstance(value, int | float | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def _refuse_ambient_autocast(what: str) -> None:

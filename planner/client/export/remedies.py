@@ -64,7 +64,7 @@ def remedy(error: Exception, module: nn.Module) -> str:
     if cache is not None:
         return (
             f"the model returns a {cache[1]}, which grows from call to call; set use_cache=False, "
-            "in its config or among the inputs"
+            "in its config, in that of its decoder, or among the inputs"
         )
     if _goes_through_a_packed_sequence(error):
         return _PADDED

@@ -176,9 +176,12 @@ def test_vmap_beside_no_grad_is_refused_in_training(inside: bool) -> None:
             return torch.vmap(lambda row: row * without_gradient(row))(features)
         return torch.vmap(lambda row: row * row.sum())(features) * without_gradient(features)
 
+    trained = nn.Sequential(nn.Linear(4, 4), Outer(body))
     with pytest.raises(UnsupportedModule, match=r"torch.vmap and torch.no_grad in one module in training.*detach\(\)"):
-        export(Outer(body).train(), (torch.ones(3, 4),))
-    export(Outer(body).eval(), (torch.ones(3, 4),))
+        export(trained.train(), (torch.ones(3, 4),))
+    export(trained.eval(), (torch.ones(3, 4),))
+    # Nothing that the region reads has a gradient.
+    export(nn.Sequential(Outer(body), nn.Linear(4, 4)).train(), (torch.ones(3, 4),))
 
 
 def packed_weights() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
@@ -300,7 +303,10 @@ class GrowingCache:
 
 @pytest.mark.slow
 def test_a_cache_among_the_results_names_the_setting() -> None:
-    with pytest.raises(UnsupportedModule, match=r"returns a GrowingCache, .* set use_cache=False, in its config or"):
+    with pytest.raises(
+        UnsupportedModule,
+        match=r"returns a GrowingCache, .* set use_cache=False, in its config, in that of its decoder, or",
+    ):
         export(Outer(lambda features: (features + 1, GrowingCache())), (torch.ones(3, 4),))
 
 
