@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -156,16 +157,27 @@ def test_a_cache_over_daemons_gives_the_tokens_of_the_model(
 
 
 def test_a_checkpoint_generates_without_being_loaded(client: PlannerClient, tmp_path: Path) -> None:
-    """Two sequences side by side of a mixture of experts, whose config asks for kernels that nobody here has."""
+    """Two sequences side by side of a mixture of experts, whose config asks for kernels that nobody here has; then two
+    beams of one, which go on from one another."""
     from planner.client.generation import PipelinedCausalLM
 
     model: Any = Architecture(model_type="mixtral", kind=CAUSAL, sizes={"head_dim": 8}).module()
     model.save_pretrained(tmp_path)
     prompts = torch.cat([PROMPT, PROMPT.flip(1)])
-    exported = export_checkpoint(tmp_path, cache=CacheSize(length=LENGTH, batch_size=2))
+    exported = export_checkpoint(tmp_path, cache=CacheSize(length=LENGTH, batch_size=2, has_beams=True))
     with deployed_as(client, exported, outputs=(LAST_LOGITS,)) as (_, pipeline):
         deployed = PipelinedCausalLM(pipeline, model.config)
         assert torch.equal(sampled(deployed, prompts, 8), sampled(model, prompts, 8))
+        beams = {"num_beams": 2, "num_return_sequences": 2, "length_penalty": 2.0}
+        assert torch.equal(sampled(deployed, PROMPT, 8, **beams), sampled(model, PROMPT, 8, **beams))
+
+        # Twice, before anything is sent.
+        sequence = deployed(input_ids=prompts).past_key_values
+        sequence.reorder_cache(torch.tensor([1, 0]))
+        sequence.reorder_cache(torch.tensor([1, 1]))
+        with torch.no_grad():
+            expected = model(torch.cat([prompts[[0, 0]], OTHER.T], dim=1), use_cache=False).logits[:, -1:]
+        torch.testing.assert_close(deployed(input_ids=OTHER.T, past_key_values=sequence).logits, expected)
 
 
 def test_several_sequences_at_once_each_have_a_slot(client: PlannerClient, model: Any, tmp_path: Path) -> None:
@@ -303,6 +315,91 @@ def test_an_encoder_with_a_decoder_gives_the_tokens_of_the_model(client: Planner
             deployed.generate(**encoded, prompt_lookup_num_tokens=2)
         with pytest.raises(InvalidArgument, match="decoder_attention_mask: it hides"):
             deployed.generate(**encoded, decoder_attention_mask=torch.zeros(2, 1, dtype=torch.int64), max_new_tokens=1)
+
+
+@pytest.mark.parametrize("name", ["seq2seq/t5", *nightly(["seq2seq/bart", "seq2seq/t5gemma", "speech/whisper"])])
+def test_a_decoder_with_a_cache_beside_its_encoder_gives_the_tokens_of_the_model(
+    client: PlannerClient, name: str
+) -> None:
+    from transformers import GenerationMixin
+
+    from planner.client import CachedModel
+    from planner.client.generation import PipelinedSeq2SeqLM
+
+    architecture = find_architecture(name)
+    model, is_speech = architecture.module(), name.startswith("speech")
+    model.generation_config.decoder_start_token_id = 2
+    batch, sequence = torch.export.Dim("batch", min=1, max=8), torch.export.Dim("sequence", min=2, max=LENGTH)
+    if is_speech:
+        encoded = {"input_features": architecture.kind.batch(1)["input_features"]}
+        shapes: dict[str, Any] = {"input_features": {0: batch}}
+    else:
+        encoded, shapes = PADDED, {key: {0: batch, 1: sequence} for key in PADDED}
+    rows = encoded["input_features" if is_speech else "input_ids"]
+    num_encoded = model.get_encoder()(rows)[0].shape[1]
+
+    def generated(generate: Any, **options: Any) -> torch.Tensor:
+        torch.manual_seed(7)
+        tokens: torch.Tensor = generate(**{**encoded, "max_new_tokens": 6, "eos_token_id": None, **options})
+        return tokens
+
+    def one_row(**options: Any) -> dict[str, Any]:
+        return {**{name: values[1:] for name, values in encoded.items()}, **options}
+
+    asked: list[dict[str, Any]] = [
+        {},
+        {"do_sample": True},
+        one_row(num_beams=2),
+        one_row(num_beams=2, num_return_sequences=2),
+    ]
+    expected = [generated(partial(GenerationMixin.generate, model), **options) for options in asked]
+    encoder = export(model.get_encoder(), (), encoded, dynamic_shapes=shapes)
+    size = CacheSize(length=LENGTH, batch_size=2, num_slots=2, has_beams=True, encoded_length=num_encoded + 3)
+    if is_speech:
+        size = replace(size, encoded_length=num_encoded)
+    cached = CachedModel.of(model, size)
+    inputs, dynamic = cached.example()
+    decoder = export(cached.module, (), inputs, dynamic_shapes=dynamic)
+    with (
+        deployed_as(client, encoder, outputs=("last_hidden_state",)) as (_, of_encoder),
+        deployed_as(client, decoder, outputs=("output[:, -1:]",)) as (deployment_id, pipeline),
+    ):
+        deployed = PipelinedSeq2SeqLM(pipeline, model.config, model.generation_config, encoder=of_encoder)
+        for options, tokens in zip(asked, expected, strict=True):
+            assert torch.equal(generated(deployed.generate, **options), tokens)
+
+        sent = count()
+
+        def kills_once(ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
+            if next(sent) == 3:
+                kill_second_stage(client, deployment_id)
+            return torch.zeros(ids.shape[0], dtype=torch.bool)
+
+        for options, tokens in zip(asked[::2], expected[::2], strict=True):
+            sent = count()
+            assert torch.equal(generated(deployed.generate, **options, stopping_criteria=[kills_once]), tokens)
+        assert client.get_deployment(deployment_id).generation > 2
+
+        unmasked = one_row(max_new_tokens=6, eos_token_id=None, num_beams=2)
+        unmasked.pop("attention_mask", None)
+        prompt = unmasked.pop("input_features" if is_speech else "input_ids")
+        each = deployed.generate_each([prompt] * 3, **unmasked)
+        assert all(torch.equal(tokens, GenerationMixin.generate(model, prompt, **unmasked)) for tokens in each)
+        with pytest.raises(InvalidArgument, match=r"1 sequences side by side, and the cache was exported for 2"):
+            generated(deployed.generate, **one_row())
+        with pytest.raises(InvalidArgument, match="decoder_attention_mask: it hides"):
+            generated(deployed.generate, decoder_attention_mask=torch.zeros(2, 1, dtype=torch.int64))
+        with pytest.raises(InvalidArgument, match="the graph is a decoder alone: give the pipeline of its encoder"):
+            PipelinedSeq2SeqLM(pipeline, model.config)
+        with pytest.raises(InvalidArgument, match="the encoder takes decoder_input_ids"):
+            PipelinedSeq2SeqLM(pipeline, model.config, encoder=pipeline)
+        with pytest.raises(InvalidArgument, match="beside an encoder it is a decoder with a cache"):
+            PipelinedSeq2SeqLM(of_encoder, model.config, encoder=of_encoder)
+        if not is_speech:
+            with pytest.raises(
+                InvalidArgument, match=r"8 encoded positions, and the graph keeps 7: .*encoded_length=8"
+            ):
+                deployed.generate(torch.ones(2, 8, dtype=torch.int64), max_new_tokens=1)
 
 
 def test_what_generates_nothing_is_refused(client: PlannerClient, model: Any) -> None:

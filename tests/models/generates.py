@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ from transformers import PreTrainedModel
 
 from examples.generate_text import Call, generate
 from planner.client import CachedModel, CacheSize, export
+from planner.client.export.cached_decoder import Encoded
 from planner.plan.options import BalancedMode, PlanOptions
 from planner.planning import make_plan
 from tests.builders.case import Batch
@@ -18,6 +20,7 @@ from tests.builders.staged import load_stages, run_stages
 from tests.builders.weight_files import WeightFiles
 
 LENGTH = 32
+ENCODED_LENGTH = 11
 NUM_STAGES = 3
 NUM_TOKENS = 6
 # The second leaves in the cache what the first one's later positions wrote; the third is the first again.
@@ -26,10 +29,15 @@ PROMPTS = ([5, 9, 33, 12, 60, 7, 41], [8, 21], [5, 9, 33, 12, 60, 7, 41])
 
 def generates_as(model: PreTrainedModel) -> str:
     """ "eager", which its tokens equal. Raises UnsupportedModule, or AssertionError for other tokens."""
+    of_encoder = model.config.is_encoder_decoder
+    cached = CachedModel.of(model, CacheSize(length=LENGTH, encoded_length=ENCODED_LENGTH if of_encoder else 0))
     prompts = [torch.tensor([ids]) for ids in PROMPTS]
+    encoded = [_encoded(cached, ids.shape[1]) for ids in prompts] if of_encoder else [None] * len(prompts)
     with torch.no_grad():
-        expected = [generate(_without_cache(model), prompt, NUM_TOKENS) for prompt in prompts]
-    cached = CachedModel.of(model, CacheSize(length=LENGTH))
+        expected = [
+            generate(_without_cache(model, states), ids, NUM_TOKENS)
+            for ids, states in zip(prompts, encoded, strict=True)
+        ]
     inputs, shapes = cached.example()
     exported = export(cached.module, (), inputs, dynamic_shapes=shapes)
     graph = exported.graph
@@ -37,25 +45,59 @@ def generates_as(model: PreTrainedModel) -> str:
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         stages = load_stages(graph, plan, WeightFiles.of(exported.save_weights(Path(folder))))
 
-        def in_stages(ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-            logits: torch.Tensor = run_stages(
-                graph, stages, Batch(kwargs={"input_ids": ids, "cache_position": position})
-            )
-            return logits[:, -1].argmax(-1)
+        def in_stages(states: torch.Tensor | None) -> Call:
+            def next_token(ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+                batch = _batch(ids, position) if states is None else _batch_of_decoder(ids, position, states, inputs)
+                logits: torch.Tensor = run_stages(graph, stages, Batch(kwargs=batch))
+                return logits[:, -1].argmax(-1)
 
-        generated = [generate(in_stages, prompt, NUM_TOKENS) for prompt in prompts]
+            return next_token
+
+        generated = [generate(in_stages(states), ids, NUM_TOKENS) for ids, states in zip(prompts, encoded, strict=True)]
     assert generated == expected, f"its tokens are {generated}, not {expected}"
     return "eager"
 
 
-def _without_cache(model: PreTrainedModel) -> Call:
+def _encoded(cached: CachedModel, length: int) -> torch.Tensor:
+    """As an encoder gives it: as many positions as the decoder can do with."""
+    inputs, _ = cached.example()
+    states = inputs["encoder_hidden_states"]
+    return torch.randn(1, length if "attention_mask" in inputs else ENCODED_LENGTH, states.shape[2], dtype=states.dtype)
+
+
+def _batch(ids: torch.Tensor, position: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"input_ids": ids, "cache_position": position}
+
+
+def _batch_of_decoder(
+    ids: torch.Tensor, position: torch.Tensor, states: torch.Tensor, inputs: Collection[str]
+) -> dict[str, torch.Tensor]:
+    """What is encoded comes with the first tokens."""
+    length, is_first = states.shape[1], int(position[0]) == 0
+    mask = {"attention_mask": (torch.arange(ENCODED_LENGTH) < length).to(torch.int64)[None]}
+    return {
+        "decoder_input_ids": ids,
+        "cache_position": position,
+        "encoder_hidden_states": states if is_first else torch.zeros_like(states[:, :1]),
+        "encoder_position": torch.arange(length) if is_first else torch.tensor([ENCODED_LENGTH]),
+        **(mask if "attention_mask" in inputs else {}),
+    }
+
+
+def _without_cache(model: PreTrainedModel, states: torch.Tensor | None) -> Call:
     """Computes the whole sequence for each token."""
     before = torch.empty(1, 0, dtype=torch.int64)
 
     def next_token(ids: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
         nonlocal before
         before = torch.cat((before, ids), dim=1)
-        logits: torch.Tensor = model(before, use_cache=False).logits
+        if states is None:
+            outputs = model(before, use_cache=False)
+        else:
+            outputs = model(
+                encoder_outputs=Encoded(last_hidden_state=states), decoder_input_ids=before, use_cache=False
+            )
+        logits: torch.Tensor = outputs.logits
         return logits[:, -1].argmax(-1)
 
     return next_token

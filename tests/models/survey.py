@@ -35,6 +35,7 @@ from tests.models.architectures import ARCHITECTURES, Architecture, Inputs
 from tests.models.trains import trains_as
 
 STAGES = 4
+GENERATING = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
 MARKER = "<!-- rows by python -m tests.models.survey --write docs/models.md -->"
 HEADINGS = (
     "| architecture | stages | gap | bitwise equal to | trains as | generates as | dynamic sizes |",
@@ -48,7 +49,7 @@ class Finding:
 
     `equal_to` is "eager", or "torch.export" where its own program rounds otherwise than the module, or gives other
     numbers, of which `export` warns. `trains` is what `trains_as` says, or why there is no training of it, and
-    `generates` what `generates_as` says of a causal model.
+    `generates` what `generates_as` says of one that goes on with tokens.
     """
 
     architecture: Architecture
@@ -91,7 +92,7 @@ def survey(architecture: Architecture) -> Finding:
         equal_to += ", other numbers than eager"
     trains, training_is_ours = _told(lambda: trains_as(architecture.module(), example))
     generates, generation_is_ours = "", False
-    if architecture.kind.auto_class == "AutoModelForCausalLM":
+    if architecture.kind.auto_class in GENERATING and _goes_on_with_tokens(module):
         # Here: tests collect this module without importing transformers.
         from tests.models.generates import generates_as
 
@@ -109,6 +110,10 @@ def survey(architecture: Architecture) -> Finding:
     )
 
 
+def _goes_on_with_tokens(module: Any) -> bool:
+    return module.config.is_encoder_decoder or module.main_input_name == "input_ids"
+
+
 def _told(trial: Callable[[], str]) -> tuple[str, bool]:
     """What a trial says, or why there is none, and whether that is ours."""
     try:
@@ -121,7 +126,13 @@ def _told(trial: Callable[[], str]) -> tuple[str, bool]:
 
 
 def _is_torchs(error: UnsupportedModule) -> bool:
-    reasons = ("torch.export cannot capture", "depends on what a tensor holds", "transformers makes no static cache")
+    reasons = (
+        "torch.export cannot capture",
+        "depends on what a tensor holds",
+        "transformers makes no static cache",
+        "its attention to what is encoded is of another kind",
+        "some of its layers keep nothing of what is encoded",
+    )
     return any(reason in str(error) for reason in reasons)
 
 

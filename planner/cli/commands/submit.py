@@ -47,6 +47,9 @@ SlotsOption = Annotated[
     int | None,
     typer.Option(help="With --cache-length: how many such caches, so that stages work on as many batches at once."),
 ]
+BeamsOption = Annotated[
+    bool, typer.Option("--beams", help="With --cache-length: a batch says which row each of its rows goes on from.")
+]
 
 
 def submit(
@@ -56,11 +59,12 @@ def submit(
     cache_length: CacheLengthOption = None,
     batch_size: BatchSizeOption = None,
     slots: SlotsOption = None,
+    beams: BeamsOption = False,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Upload a model's graph and weights; what the server has already is not sent again."""
-    exported = _source(source, name, compare, _cache_size(cache_length, batch_size, slots))
+    exported = _source(source, name, compare, _cache_size(cache_length, batch_size, slots, beams))
     with connect(server) as client, upload_bars() as on_progress:
         record = client.submit(exported, name=name, on_progress=on_progress)
     emit(record, output, lambda: graphs_table([record]))
@@ -103,13 +107,14 @@ def attach_weights(
     emit(record, output, lambda: graphs_table([record]))
 
 
-def _cache_size(length: int | None, batch_size: int | None, slots: int | None) -> CacheSize | None:
+def _cache_size(length: int | None, batch_size: int | None, slots: int | None, beams: bool) -> CacheSize | None:
     if length is None:
-        if (batch_size, slots) != (None, None):
-            raise InvalidArgument("--batch-size and --slots are of a cache: give its --cache-length")
+        if (batch_size, slots, beams) != (None, None, False):
+            raise InvalidArgument("--batch-size, --slots and --beams are of a cache: give its --cache-length")
         return None
     given = {"batch_size": batch_size, "num_slots": slots}
-    return CacheSize(length=length, **{name: count for name, count in given.items() if count is not None})
+    counts = {name: count for name, count in given.items() if count is not None}
+    return CacheSize(length=length, has_beams=beams, **counts)
 
 
 def _source(

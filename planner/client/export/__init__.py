@@ -10,7 +10,8 @@ The program as records      encode_nodes, encode_signature, encode_states; of th
                             containers, dtypes, module_paths, regions
 Sizes                       symbols, symbol_names, roundings
 What calls do to storage    effects, storage; states, which share theirs; gradient_flow
-Checkpoints                 checkpoint, meta_model; cached_model, which keeps keys and values
+Checkpoints                 checkpoint, meta_model
+Generation                  cached_model and its cached_decoder, which keeps keys and values
 What comes of it            exported_model; operator_costs of custom operators
 """
 

@@ -1,7 +1,8 @@
-"""A causal language model of transformers whose keys and values are buffers of a module around it.
+"""A language model of transformers whose keys and values are buffers of a module around it.
 
 Batches are tokens and their positions: a prompt from 0 on, then one token after the other (docs/generation.md). With
-several slots a batch says whose it is, so that stages work on several sequences at once.
+several slots a batch says whose it is, so that stages work on several sequences at once. Of an encoder with a decoder
+it is the decoder: see cached_decoder.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch.export import Dim
 from transformers import GenerationConfig
 from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
 
+from planner.client.export.cached_decoder import CachedDecoder, move_rows, own_rows
 from planner.client.export.checkpoint import CacheSize
 from planner.errors import InvalidArgument, UnsupportedModule
 
@@ -40,20 +42,23 @@ class CachedModel:
     @classmethod
     def of(cls, model: Any, size: CacheSize) -> Self:
         """On the model's device; from now on the model is one with a cache. Raises UnsupportedModule where transformers
-        makes no static cache for it, InvalidArgument for one of more positions than the model has."""
-        if not model.can_generate() or model.main_input_name != "input_ids" or model.config.is_encoder_decoder:
+        makes no static cache for it, InvalidArgument for one of more positions than the model has.
+
+        Of a model with an encoder it is the decoder, which is given what the encoder gives: `model.get_encoder()` is
+        exported as it is.
+        """
+        if not model.can_generate() or not (model.config.is_encoder_decoder or model.main_input_name == "input_ids"):
             raise UnsupportedModule(f"{type(model).__name__}: a cache is of models that go on with tokens, one by one")
-        most = getattr(model.config.get_text_config(), "max_position_embeddings", None) or size.length
+        most = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or size.length
         if size.length > most:
             raise InvalidArgument(
                 f"a cache of {size.length} positions, and {type(model).__name__} has {most} (max_position_embeddings)"
             )
-        model.config.use_cache = model.config.get_text_config().use_cache = True
-        model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
-            use_cache=True, cache_implementation="static"
-        )
+        model.config.use_cache = model.config.get_text_config(decoder=True).use_cache = True
         try:
-            module = _wrapped(model, size)
+            module = CachedDecoder(model, size) if model.config.is_encoder_decoder else _decoder_alone(model, size)
+        except (InvalidArgument, UnsupportedModule):
+            raise
         # Whatever a model's code raises where it has no such cache: AttributeError, NotImplementedError, ValueError ...
         except Exception as error:
             raise UnsupportedModule(
@@ -69,36 +74,51 @@ class CachedModel:
     def example(self) -> tuple[dict[str, torch.Tensor], dict[str, dict[int, Any]]]:
         """Inputs and dynamic shapes: prompts of any length that the cache holds, and single tokens."""
         length, sequence = min(_EXAMPLE_LENGTH, self.size.length), Dim("sequence", min=1, max=self.size.length)
-        device = next(buffer.device for _, buffer in self.buffers())
+        device, rows = next(buffer.device for _, buffer in self.buffers()), self.size.batch_size
+        ids = "decoder_input_ids" if isinstance(self.module, CachedDecoder) else "input_ids"
         inputs: dict[str, Any] = {
-            "input_ids": torch.zeros(self.size.batch_size, length, dtype=torch.int64, device=device),
+            ids: torch.zeros(rows, length, dtype=torch.int64, device=device),
             "cache_position": torch.arange(length, device=device),
         }
-        shapes: dict[str, Any] = {"input_ids": {1: sequence}, "cache_position": {0: sequence}}
+        shapes: dict[str, Any] = {ids: {1: sequence}, "cache_position": {0: sequence}}
+        if isinstance(self.module, CachedDecoder):
+            encoded, of_encoded = self.module.example()
+            inputs |= encoded
+            shapes |= of_encoded
         if self.size.num_slots > 1:
             inputs["slot"], shapes["slot"] = self.size.num_slots - 1, Dim.DYNAMIC
+        if self.size.has_beams:
+            inputs["beam_idx"], shapes["beam_idx"] = torch.arange(rows, device=device), None
         return inputs, shapes
 
 
-class _InSlots(TorchExportableModuleWithStaticCache):
+class _InRows(TorchExportableModuleWithStaticCache):
     """The rows of all slots one behind the other; a batch reads and writes those of its own."""
 
     def __init__(self, model: Any, size: CacheSize) -> None:
         rows = size.num_slots * size.batch_size
         super().__init__(model, batch_size=rows, max_cache_len=size.length, device=model.device)
-        self._batch_size = size.batch_size
+        self._size = size
 
-    def forward(self, input_ids: Any, cache_position: torch.Tensor, slot: int) -> Any:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, input_ids: Any, cache_position: torch.Tensor, slot: int = 0, beam_idx: torch.Tensor | None = None
+    ) -> Any:
         for index, layer in enumerate(self.static_cache.layers):
             for name in ("key", "value"):
-                rows = self.get_buffer(f"{name}_cache_{index}").narrow(0, slot * self._batch_size, self._batch_size)
+                rows = own_rows(self.get_buffer(f"{name}_cache_{index}"), slot, self._size)
+                move_rows(rows, beam_idx)
                 setattr(layer, f"{name}s", rows)
         return super().forward(input_ids=input_ids, cache_position=cache_position)
 
 
-def _wrapped(model: Any, size: CacheSize) -> nn.Module:
-    if size.num_slots > 1:
-        return _InSlots(model, size)
+def _decoder_alone(model: Any, size: CacheSize) -> nn.Module:
+    if size.encoded_length:
+        raise InvalidArgument(f"{size.encoded_length} encoded positions, and {type(model).__name__} has no encoder")
+    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+        use_cache=True, cache_implementation="static"
+    )
+    if size.num_slots > 1 or size.has_beams:
+        return _InRows(model, size)
     return TorchExportableModuleWithStaticCache(
         model, batch_size=size.batch_size, max_cache_len=size.length, device=model.device
     )

@@ -22,17 +22,23 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSize:
     """Keys and values of `length` positions, of `batch_size` sequences side by side, in each of `num_slots`: the stages
-    work on the batches of as many slots at once. Raises InvalidArgument for sizes that are none."""
+    work on the batches of as many slots at once. Raises InvalidArgument for sizes that are none.
+
+    With `has_beams` a batch says which row each of its rows goes on from, as a search by beams does. A decoder that
+    reads what an encoder gives also keeps the keys and values of `encoded_length` positions of that.
+    """
 
     length: int
     batch_size: int = 1
     num_slots: int = 1
+    has_beams: bool = False
+    encoded_length: int = 0
 
     def __post_init__(self) -> None:
-        if self.length < 2 or self.batch_size < 1 or self.num_slots < 1:
+        if self.length < 2 or self.batch_size < 1 or self.num_slots < 1 or self.encoded_length < 0:
             raise InvalidArgument(
-                f"a cache of {self.length} positions for {self.batch_size} sequences in {self.num_slots} slots: needs"
-                " at least 2, for at least 1, in at least 1"
+                f"a cache of {self.length} positions and {self.encoded_length} encoded ones, for {self.batch_size}"
+                f" sequences in {self.num_slots} slots: needs at least 2 and 0, for at least 1, in at least 1"
             )
 
 
@@ -50,8 +56,8 @@ def export_checkpoint(
     """The model that config.json names, in evaluation, for batches and lengths of any size.
 
     With a `cache` a causal language model that generates token by token: keys and values are in its buffers, and it
-    takes `input_ids` [batch, tokens], `cache_position` [tokens], and where there are several slots the number of a
-    `slot`.
+    takes `input_ids` [batch, tokens], `cache_position` [tokens], where there are several slots the number of a `slot`,
+    and with beams `beam_idx` [batch].
 
     Tensors that the checkpoint stores under other names, tied, or apart (each expert by itself) are found as
     transformers finds them. Raises NotFound, InvalidArgument, Corrupt, or UnsupportedModule.

@@ -22,7 +22,7 @@ from tests.builders.plans import plan_of
 from tests.builders.reload import assert_bitwise_equal
 from tests.builders.staged import load_stages, run_stages
 from tests.builders.weight_files import WeightFiles
-from tests.models.architectures import CAUSAL, VISION, Architecture
+from tests.models.architectures import CAUSAL, SEQ2SEQ, VISION, Architecture
 
 # Each builds models of transformers.
 pytestmark = pytest.mark.slow
@@ -115,7 +115,7 @@ def test_caches_are_kept_beside_what_is_stored(
             "llama",
             {"length": 1},
             InvalidArgument,
-            "a cache of 1 positions for 1 sequences in 1 slots: needs at least 2",
+            "a cache of 1 positions and 0 encoded ones, for 1 sequences in 1 slots: needs at least 2",
         ),
         ("llama", {"length": 8, "batch_size": 0}, InvalidArgument, "for 0 sequences in 1 slots: .* for at least 1"),
         ("llama", {"length": 8, "num_slots": 0}, InvalidArgument, "in 0 slots: .* in at least 1"),
@@ -127,13 +127,18 @@ def test_caches_are_kept_beside_what_is_stored(
             UnsupportedModule,
             "(?s)FalconForCausalLM with a cache: .*submit it without one",
         ),
+        ("llama", {"length": 8, "encoded_length": -1}, InvalidArgument, "and -1 encoded ones, .* at least 2 and 0"),
+        ("llama", {"length": 8, "encoded_length": 8}, InvalidArgument, "8 encoded positions, .*LlamaFor.* no encoder"),
+        ("t5", {"length": 8}, InvalidArgument, r"T5.* has an encoder: .*CacheSize\(length=8, encoded_length=512\)"),
+        ("t5", {"length": 8, "encoded_length": 8}, UnsupportedModule, "needs weights; load it with from_pretrained"),
         ("vit", {"length": 8}, UnsupportedModule, "ViTForImageClassification: a cache is of models that go on"),
     ],
 )
 def test_where_there_is_no_cache_it_is_said(
     tmp_path: Path, model_type: str, cache: dict[str, int], error: type[PlannerError], words: str
 ) -> None:
-    module: Any = Architecture(model_type=model_type, kind=VISION if model_type == "vit" else CAUSAL).module()
+    kind = {"vit": VISION, "t5": SEQ2SEQ}.get(model_type, CAUSAL)
+    module: Any = Architecture(model_type=model_type, kind=kind).module()
     module.save_pretrained(tmp_path)
     with pytest.raises(error, match=words):
         export_checkpoint(tmp_path, cache=CacheSize(**cache))
