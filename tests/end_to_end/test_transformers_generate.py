@@ -68,11 +68,9 @@ def kill_second_stage(client: PlannerClient, deployment_id: str) -> None:
 def with_cache(client: PlannerClient, model: Any, *, outputs: str = LAST_LOGITS) -> Iterator[tuple[str, Pipeline]]:
     from planner.client import CachedModel
 
-    generation = model.generation_config
     cached = CachedModel.of(model, CacheSize(length=LENGTH))
     inputs, shapes = cached.example()
     exported = export(cached.module, (), inputs, dynamic_shapes=shapes)
-    model.generation_config = generation
     with deployed_as(client, exported, outputs=(outputs,)) as deployed:
         yield deployed
 
@@ -171,13 +169,16 @@ def test_a_checkpoint_generates_without_being_loaded(client: PlannerClient, tmp_
         beams = {"num_beams": 2, "num_return_sequences": 2, "length_penalty": 2.0}
         assert torch.equal(sampled(deployed, PROMPT, 8, **beams), sampled(model, PROMPT, 8, **beams))
 
-        # Twice, before anything is sent.
-        sequence = deployed(input_ids=prompts).past_key_values
-        sequence.reorder_cache(torch.tensor([1, 0]))
-        sequence.reorder_cache(torch.tensor([1, 1]))
         with torch.no_grad():
-            expected = model(torch.cat([prompts[[0, 0]], OTHER.T], dim=1), use_cache=False).logits[:, -1:]
-        torch.testing.assert_close(deployed(input_ids=OTHER.T, past_key_values=sequence).logits, expected)
+            going_on = model(torch.cat([prompts[[0, 0]], OTHER.T], dim=1), use_cache=False).logits[:, -1:]
+        for is_written_over in (False, True):
+            sequence = deployed(input_ids=prompts).past_key_values
+            # Twice, before anything is sent.
+            sequence.reorder_cache(torch.tensor([1, 0]))
+            sequence.reorder_cache(torch.tensor([1, 1]))
+            if is_written_over:
+                deployed(input_ids=prompts.flip(0))
+            torch.testing.assert_close(deployed(input_ids=OTHER.T, past_key_values=sequence).logits, going_on)
 
 
 def test_several_sequences_at_once_each_have_a_slot(client: PlannerClient, model: Any, tmp_path: Path) -> None:

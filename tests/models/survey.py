@@ -129,7 +129,9 @@ def _is_torchs(error: UnsupportedModule) -> bool:
     reasons = (
         "torch.export cannot capture",
         "depends on what a tensor holds",
-        "transformers makes no static cache",
+        "it does not go on from keys and values in buffers",
+        "and not only keys and values",
+        "gives other logits than without",
         "its attention to what is encoded is of another kind",
         "some of its layers keep nothing of what is encoded",
     )

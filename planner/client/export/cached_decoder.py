@@ -1,12 +1,18 @@
-"""The decoder of an encoder with a decoder, with the keys and values of both its attentions in buffers.
+"""A decoder of transformers with keys and values in buffers of its own, which batches write where they say.
 
-What the encoder gave comes with the first batch of a sequence. Each layer writes what it makes of it to its buffers,
-where later batches read it; they bring a single position of zeros, which is written behind the last one, where nothing
-reads. So one graph serves both, and no batch decides which code runs.
+transformers' attention asks a cache for what came before. Here that is a layer around two buffers: it puts what is new
+at the batch's positions, and gives all of them; the mask hides those behind the tokens at hand, which hold what was
+written earlier. Buffers are as wide as the model's own keys and values, whatever its config says of heads.
+
+Beside an encoder there are two pairs for each layer. What the encoder gave comes with the first batch of a sequence,
+and is kept as the layers make it; later batches bring a single position of zeros, which is written behind the last one,
+where nothing reads. So one graph serves both, and no batch decides which code runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,23 +26,142 @@ from transformers.modeling_outputs import BaseModelOutput
 from planner.client.export.checkpoint import CacheSize
 from planner.errors import InvalidArgument, UnsupportedModule
 
-# Any number of positions that no dimension of a model is likely to have.
-_EXAMPLE_LENGTH = 5
-_SELF, _CROSS = "self", "cross"
+# Any lengths that no dimension of a model is likely to have.
+_EXAMPLE_TOKENS, _EXAMPLE_ENCODED = 7, 5
+# Of buffers, by what they are kept for.
+_OWN, _ENCODED = "", "encoded_"
+# What layers without a kind of attention of their own keep.
+_OF_ATTENTION = ("DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer")
 # Of the largest logit, what a cache may change by the order of sums.
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
 _TOLERANCE_OF_HALVES = 3e-2
 
 
 class CachedDecoder(nn.Module):
-    """`model` around its buffers. Raises InvalidArgument where the size says nothing of what is encoded, and
-    UnsupportedModule where the model without a cache gives something else.
+    """`model` around its buffers. Raises UnsupportedModule where it keeps something else than keys and values, or gives
+    other logits than without a cache, which on the meta device is not looked at."""
+
+    IDS = "input_ids"
+
+    def __init__(self, model: Any, size: CacheSize) -> None:
+        super().__init__()
+        self.model, self.size = model, size
+        with _experts_by_shapes(model):
+            self._num_layers = self._add_buffers()
+        if model.device.type != "meta":
+            self._try()
+            for _, buffer in self.named_buffers(recurse=False):
+                buffer.zero_()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        cache_position: torch.Tensor,
+        slot: int = 0,
+        beam_idx: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Logits [batch, tokens, vocabulary] of `input_ids` [batch, tokens] at `cache_position` [tokens]."""
+        logits: torch.Tensor = self.model(
+            input_ids=input_ids, past_key_values=self._cache(_OWN, cache_position, slot, beam_idx), use_cache=True
+        ).logits
+        return logits
+
+    def example(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Inputs and dynamic shapes: prompts of any length that the cache holds, and single tokens."""
+        length, rows = min(_EXAMPLE_TOKENS, self.size.length), self.size.batch_size
+        sequence = Dim("sequence", min=1, max=self.size.length)
+        inputs: dict[str, Any] = {
+            self.IDS: self._tokens(rows, length),
+            "cache_position": torch.arange(length, device=self.model.device),
+        }
+        shapes: dict[str, Any] = {self.IDS: {1: sequence}, "cache_position": {0: sequence}}
+        if self.size.num_slots > 1:
+            inputs["slot"], shapes["slot"] = self.size.num_slots - 1, Dim.DYNAMIC
+        if self.size.has_beams:
+            inputs["beam_idx"], shapes["beam_idx"] = torch.arange(rows, device=self.model.device), None
+        return inputs, shapes
+
+    def _try(self) -> None:
+        if not self._is_as_the_model():
+            raise UnsupportedModule(
+                f"{type(self.model).__name__}: with keys and values in buffers it gives other logits than without;"
+                " submit it without a cache"
+            )
+
+    def _is_as_the_model(self) -> bool:
+        ids = self._tokens(self.size.batch_size, 2) + 1
+        expected = self.model(input_ids=ids, use_cache=False).logits
+        slot, position = self.size.num_slots - 1, torch.arange(2, device=self.model.device)
+        self(ids * 2, position, slot)
+        return self._is_near([self(ids[:, at : at + 1], position[at : at + 1], slot) for at in range(2)], expected)
+
+    def _is_near(self, parts: Sequence[torch.Tensor], expected: torch.Tensor) -> bool:
+        off = (torch.cat(list(parts), dim=1) - expected).abs().max() / expected.abs().max()
+        return bool(off <= _TOLERANCES.get(self.model.dtype, _TOLERANCE_OF_HALVES))
+
+    def _add_buffers(self) -> int:
+        """The number of layers."""
+        cache = self._dynamic_cache()
+        self.model(input_ids=self._tokens(1, 1), past_key_values=cache, use_cache=True)
+        return self._add_buffers_of(cache, _OWN, self.size.length)
+
+    def _add_buffers_of(self, cache: DynamicCache, kind: str, length: int) -> int:
+        """As wide as what the model has put there."""
+        rows, layers = self.size.batch_size * self.size.num_slots, list[Any](cache.layers)
+        for index, layer in enumerate(layers):
+            name = type(layer).__name__
+            if name not in _OF_ATTENTION:
+                raise UnsupportedModule(
+                    f"{type(self.model).__name__}: layer {index} keeps a {name}, and not only keys and values; submit"
+                    " it without a cache"
+                )
+            for of_what, tensor in (("key", getattr(layer, "keys", None)), ("value", getattr(layer, "values", None))):
+                # A layer that reads another one's keeps nothing.
+                if tensor is not None:
+                    buffer = tensor.new_zeros(rows, tensor.shape[1], length, tensor.shape[3])
+                    self.register_buffer(f"{kind}{of_what}_cache_{index}", buffer, persistent=False)
+        return len(layers)
+
+    def _cache(self, kind: str, positions: torch.Tensor, slot: int, beam_idx: torch.Tensor | None) -> Cache:
+        layers: list[Any] = []
+        for index in range(self._num_layers):
+            if f"{kind}key_cache_{index}" not in self._buffers:
+                layers.append(_Nothing(self.size.length))
+                continue
+            keys, values = (
+                self._own_rows(self.get_buffer(f"{kind}{of_what}_cache_{index}"), slot) for of_what in ("key", "value")
+            )
+            if beam_idx is not None:
+                for rows in (keys, values):
+                    rows.copy_(rows.index_select(0, beam_idx))
+            if kind == _OWN:
+                layers.append(_Layer(keys, values, positions, self.size.length))
+            else:
+                layers.append(_EncodedLayer(keys, values, positions, self.size.encoded_length))
+        return Cache(layers=layers)
+
+    def _own_rows(self, buffer: torch.Tensor, slot: int) -> torch.Tensor:
+        """Of the rows of all slots, one behind the other."""
+        rows = self.size.batch_size
+        return buffer if self.size.num_slots == 1 else buffer.narrow(0, slot * rows, rows)
+
+    def _dynamic_cache(self) -> DynamicCache:
+        """With the kinds of layers that the model has."""
+        return DynamicCache(config=self.model.config.get_text_config(decoder=True))
+
+    def _tokens(self, rows: int, length: int) -> torch.Tensor:
+        return torch.zeros(rows, length, dtype=torch.int64, device=self.model.device)
+
+
+class DecoderBesideEncoder(CachedDecoder):
+    """Of a model with an encoder. Raises InvalidArgument too, where the size says nothing of what is encoded.
 
     `reads_mask`: whether positions can be left out of what is encoded; else all of them are needed.
     """
 
+    IDS = "decoder_input_ids"
+
     def __init__(self, model: Any, size: CacheSize) -> None:
-        super().__init__()
         if not size.encoded_length:
             raise InvalidArgument(
                 f"{type(model).__name__} has an encoder: say how many positions of what it gives are kept, as"
@@ -47,21 +172,10 @@ class CachedDecoder(nn.Module):
                 f"{type(model).__name__}: a cache beside an encoder is compared with the model, which needs weights;"
                 " load it with from_pretrained, and export CachedModel.of(model, size).module"
             )
-        self.model, self._size = model, size
-        self._num_layers = self._add_buffers()
         self.reads_mask = True
-        # One that looks behind them is found out.
-        if not self._is_as_the_model(max(1, min(_EXAMPLE_LENGTH, size.encoded_length - 1))):
-            self.reads_mask = False
-            if not self._is_as_the_model(size.encoded_length):
-                raise UnsupportedModule(
-                    f"{type(model).__name__}: its attention to what is encoded is of another kind: with keys and values"
-                    " in buffers it gives other logits; submit it without a cache"
-                )
-        for _, buffer in self.named_buffers(recurse=False):
-            buffer.zero_()
+        super().__init__(model, size)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         decoder_input_ids: torch.Tensor,
         cache_position: torch.Tensor,
@@ -74,37 +188,33 @@ class CachedDecoder(nn.Module):
         """Logits [batch, tokens, vocabulary]. `encoder_hidden_states` [batch, positions, width] go to
         `encoder_position` [positions]. `attention_mask` [batch, encoded_length] is of all that is encoded."""
         cache = EncoderDecoderCache(
-            self._layers(_SELF, cache_position, slot, beam_idx), self._layers(_CROSS, encoder_position, slot, None)
+            self._cache(_OWN, cache_position, slot, beam_idx), self._cache(_ENCODED, encoder_position, slot, None)
         )
         return self._logits(
             decoder_input_ids, encoder_hidden_states, self._additive(attention_mask, decoder_input_ids), cache
         )
 
     def example(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What `forward` takes of the encoder, and how its sizes change."""
-        length, rows = min(_EXAMPLE_LENGTH, self._size.encoded_length), self._size.batch_size
-        encoded = Dim("encoded", min=1, max=self._size.encoded_length)
-        inputs: dict[str, Any] = {
-            "encoder_hidden_states": self._states(rows, length).zero_(),
-            "encoder_position": torch.arange(length, device=self.model.device),
-        }
-        shapes: dict[str, Any] = {"encoder_hidden_states": {1: encoded}, "encoder_position": {0: encoded}}
+        inputs, shapes = super().example()
+        length, rows = min(_EXAMPLE_ENCODED, self.size.encoded_length), self.size.batch_size
+        encoded = Dim("encoded", min=1, max=self.size.encoded_length)
+        inputs["encoder_hidden_states"], shapes["encoder_hidden_states"] = self._states(rows, length), {1: encoded}
+        inputs["encoder_position"] = torch.arange(length, device=self.model.device)
+        shapes["encoder_position"] = {0: encoded}
         if self.reads_mask:
-            inputs["attention_mask"] = self._mask(rows, length)
-            shapes["attention_mask"] = None
+            inputs["attention_mask"], shapes["attention_mask"] = self._mask(rows, length), None
         return inputs, shapes
 
     def _logits(
         self, ids: torch.Tensor, states: torch.Tensor, mask: torch.Tensor | None, cache: EncoderDecoderCache | None
     ) -> torch.Tensor:
-        outputs = self.model(
+        logits: torch.Tensor = self.model(
             encoder_outputs=Encoded(last_hidden_state=states),
             attention_mask=mask,
             decoder_input_ids=ids,
             past_key_values=cache,
             use_cache=cache is not None,
-        )
-        logits: torch.Tensor = outputs.logits
+        ).logits
         return logits
 
     def _additive(self, mask: torch.Tensor | None, ids: torch.Tensor) -> torch.Tensor | None:
@@ -115,37 +225,39 @@ class CachedDecoder(nn.Module):
         added = torch.where(mask != 0, 0.0, hidden).to(self.model.dtype)
         return added[:, None, None, :].expand(-1, 1, ids.shape[1], -1)
 
-    def _layers(self, kind: str, positions: torch.Tensor, slot: int, beam_idx: torch.Tensor | None) -> Cache:
-        layers: list[Any] = []
-        for index in range(self._num_layers):
-            keys, values = (
-                own_rows(self.get_buffer(f"{kind}_{name}_{index}"), slot, self._size) for name in ("key", "value")
+    def _try(self) -> None:
+        length = self.size.encoded_length
+        # One that looks behind them is found out.
+        if self._is_as_the_model_with(max(1, min(_EXAMPLE_ENCODED, length - 1))):
+            return
+        self.reads_mask = False
+        if not self._is_as_the_model_with(length):
+            raise UnsupportedModule(
+                f"{type(self.model).__name__}: its attention to what is encoded is of another kind: with keys and"
+                " values in buffers it gives other logits; submit it without a cache"
             )
-            move_rows(keys, beam_idx)
-            move_rows(values, beam_idx)
-            length = self._size.length if kind == _SELF else self._size.encoded_length
-            layers.append(_Layer(keys, values, positions, length, begun=kind == _SELF))
-        return Cache(layers=layers)
+
+    def _is_as_the_model_with(self, num_encoded: int) -> bool:
+        """A batch of a token behind another, where all positions hold what another sequence wrote there."""
+        rows, length, device = self.size.batch_size, self.size.encoded_length, self.model.device
+        states, places = self._states(rows, num_encoded), torch.arange(length + 1, device=device)
+        mask = self._mask(rows, num_encoded) if self.reads_mask else None
+        ids, position, slot = self._tokens(rows, 2) + 1, torch.arange(2, device=device), self.size.num_slots - 1
+        expected = self._logits(ids, states, None, None)
+        self(ids * 2, position, -self._states(rows, length), places[:-1], mask, slot)
+        parts = [
+            self(ids[:, :1], position[:1], states, places[:num_encoded], mask, slot),
+            self(ids[:, 1:], position[1:], torch.zeros_like(states[:, :1]), places[-1:], mask, slot),
+        ]
+        return self._is_near(parts, expected)
 
     def _add_buffers(self) -> int:
-        """As large as the model's own keys and values say. The number of layers."""
-        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        ids = torch.zeros(1, 1, dtype=torch.int64, device=self.model.device)
-        with torch.no_grad():
-            self._logits(ids, self._states(1, 1), None, cache)
-        rows = self._size.batch_size * self._size.num_slots
-        of_kinds: tuple[tuple[str, list[Any], int], ...] = (
-            (_SELF, cache.self_attention_cache.layers, self._size.length),
-            (_CROSS, cache.cross_attention_cache.layers, self._size.encoded_length + 1),
-        )
-        for kind, layers, length in of_kinds:
-            for index, layer in enumerate(layers):
-                for name, one in (("key", layer.keys), ("value", layer.values)):
-                    buffer = one.new_zeros(rows, one.shape[1], length, one.shape[3])
-                    self.register_buffer(f"{kind}_{name}_{index}", buffer, persistent=False)
-        if len(cache.cross_attention_cache.layers) != len(cache.self_attention_cache.layers):
+        cache = EncoderDecoderCache(self._dynamic_cache(), DynamicCache())
+        self._logits(self._tokens(1, 1), self._states(1, 1), None, cache)
+        num_layers = self._add_buffers_of(cache.self_attention_cache, _OWN, self.size.length)
+        if self._add_buffers_of(cache.cross_attention_cache, _ENCODED, self.size.encoded_length + 1) != num_layers:
             raise UnsupportedModule(f"{type(self.model).__name__}: some of its layers keep nothing of what is encoded")
-        return len(cache.self_attention_cache.layers)
+        return num_layers
 
     def _states(self, rows: int, length: int) -> torch.Tensor:
         """Such as an encoder gives; the same each time."""
@@ -154,31 +266,8 @@ class CachedDecoder(nn.Module):
         return states.to(self.model.device, self.model.dtype)
 
     def _mask(self, rows: int, length: int) -> torch.Tensor:
-        positions = torch.arange(self._size.encoded_length, device=self.model.device)
+        positions = torch.arange(self.size.encoded_length, device=self.model.device)
         return (positions < length).to(torch.int64).expand(rows, -1).contiguous()
-
-    def _is_as_the_model(self, num_encoded: int) -> bool:
-        """A batch of a token behind another, where all positions hold what another sequence wrote there."""
-        rows, length, device = self._size.batch_size, self._size.encoded_length, self.model.device
-        states, places = self._states(rows, num_encoded), torch.arange(length + 1, device=device)
-        mask = self._mask(rows, num_encoded) if self.reads_mask else None
-        ids = torch.ones(rows, 2, dtype=torch.int64, device=device)
-        first, second = torch.arange(1, device=device), torch.arange(1, 2, device=device)
-        slot = self._size.num_slots - 1
-        training = self.model.training
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                expected = self._logits(ids, states, None, None)
-                self(1 - ids[:, :1], first, -self._states(rows, length), places[:-1], mask, slot)
-                parts = [
-                    self(ids[:, :1], first, states, places[:num_encoded], mask, slot),
-                    self(ids[:, 1:], second, torch.zeros_like(states[:, :1]), places[-1:], mask, slot),
-                ]
-        finally:
-            self.model.train(training)
-        largest = (torch.cat(parts, dim=1) - expected).abs().max() / expected.abs().max()
-        return bool(largest <= _TOLERANCES.get(self.model.dtype, _TOLERANCE_OF_HALVES))
 
 
 @dataclass
@@ -189,19 +278,31 @@ class Encoded(BaseModelOutput):
     router_probs: Any = None
 
 
+@contextmanager
+def _experts_by_shapes(model: Any) -> Iterator[None]:
+    """On the meta device, where the usual products of experts ask for a dtype, or for what tensors hold."""
+    before = getattr(model.config.get_text_config(decoder=True), "_experts_implementation", None)
+    if model.device.type != "meta" or before is None:
+        yield
+        return
+    model.set_experts_implementation("batched_mm")
+    try:
+        yield
+    finally:
+        model.set_experts_implementation(before)
+
+
 class _Layer(CacheLayerMixin):
     """Keys and values [rows, heads, positions, width] where they lie; what is new goes to `positions`, and `length` of
-    them are read. One that is not `begun` is always given what is new."""
+    them are read."""
 
     is_compileable = True
     is_sliding = False
 
-    def __init__(
-        self, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, length: int, *, begun: bool
-    ) -> None:
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, length: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.keys, self.values, self.is_initialized = keys, values, True
-        self._positions, self._length, self._begun = positions, length, begun
+        self._positions, self._length = positions, length
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None: ...
 
@@ -218,7 +319,7 @@ class _Layer(CacheLayerMixin):
         return self._length, 0
 
     def get_seq_length(self) -> Any:
-        return self._positions[0] if self._begun else 0
+        return self._positions[0]
 
     def get_max_length(self) -> int:
         return self._length
@@ -228,12 +329,16 @@ class _Layer(CacheLayerMixin):
         return self._length
 
 
-def own_rows(buffer: torch.Tensor, slot: int, size: CacheSize) -> torch.Tensor:
-    """Of the rows of all slots, one behind the other."""
-    return buffer if size.num_slots == 1 else buffer.narrow(0, slot * size.batch_size, size.batch_size)
+class _EncodedLayer(_Layer):  # type: ignore[no-untyped-call]
+    """It says that it holds nothing, and so is always given what is new."""
+
+    def get_seq_length(self) -> Any:
+        return 0
 
 
-def move_rows(rows: torch.Tensor, beam_idx: torch.Tensor | None) -> None:
-    """Each to where it goes on: row i becomes what row beam_idx[i] was."""
-    if beam_idx is not None:
-        rows.copy_(rows.index_select(0, beam_idx))
+class _Nothing(_Layer):  # type: ignore[no-untyped-call]
+    """Of a layer that attends to another one's."""
+
+    def __init__(self, length: int) -> None:
+        nothing = torch.empty(0)
+        super().__init__(nothing, nothing, torch.zeros(1, dtype=torch.int64), length)

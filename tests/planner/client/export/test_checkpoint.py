@@ -102,7 +102,7 @@ def test_caches_are_kept_beside_what_is_stored(
     model.generation_config = GenerationConfig(use_cache=True, cache_implementation="static")
     module = TorchExportableModuleWithStaticCache(model, batch_size=2, max_cache_len=16)
     written = {state.name for state in checkpoint.graph.states if state.mutated}
-    assert written == {name for name, _ in module.named_buffers(recurse=False)}
+    assert written == {f"{name}_cache_{index}" for name in ("key", "value") for index in range(2)}
     for one, result in zip(inputs, outputs[1::3], strict=True):
         with torch.no_grad():
             torch.testing.assert_close(result, module(**one), rtol=1e-5, atol=1e-6)
@@ -120,12 +120,17 @@ def test_caches_are_kept_beside_what_is_stored(
         ("llama", {"length": 8, "batch_size": 0}, InvalidArgument, "for 0 sequences in 1 slots: .* for at least 1"),
         ("llama", {"length": 8, "num_slots": 0}, InvalidArgument, "in 0 slots: .* in at least 1"),
         ("llama", {"length": 65}, InvalidArgument, r"LlamaForCausalLM has 64 \(max_position_embeddings\)"),
-        ("mamba", {"length": 8}, UnsupportedModule, "no static cache for it .*submit it without one"),
         (
-            "falcon",
+            "mamba",
             {"length": 8},
             UnsupportedModule,
-            "(?s)FalconForCausalLM with a cache: .*submit it without one",
+            "layer 0 keeps a LinearAttentionLayer, .*submit it without a cache",
+        ),
+        (
+            "mpt",
+            {"length": 8},
+            UnsupportedModule,
+            "(?s)MptForCausalLM with a cache: .*submit it without one",
         ),
         ("llama", {"length": 8, "encoded_length": -1}, InvalidArgument, "and -1 encoded ones, .* at least 2 and 0"),
         ("llama", {"length": 8, "encoded_length": 8}, InvalidArgument, "8 encoded positions, .*LlamaFor.* no encoder"),
