@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.client.interleaved import ask, place, run_interleaved
+from planner.client.generation.interleaved import ask, place, run_interleaved
 from planner.client.pipeline import Pipeline
 from planner.errors import MicrobatchFailed
 from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline, opened_sessions

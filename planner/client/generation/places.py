@@ -13,7 +13,7 @@ from queue import LifoQueue, SimpleQueue
 from typing import Any, cast
 
 from planner.client.batches import Batch
-from planner.client.interleaved import Inputs, calling
+from planner.client.generation.interleaved import Inputs, calling
 from planner.client.pipeline import Pipeline
 from planner.errors import StateLost
 

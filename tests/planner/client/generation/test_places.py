@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.client import places
 from planner.client.batches import Batch
-from planner.client.interleaved import ask, place
+from planner.client.generation import places
+from planner.client.generation.interleaved import ask, place
+from planner.client.generation.places import Places
 from planner.client.pipeline import Pipeline
-from planner.client.places import Places
 from planner.errors import Conflict, MicrobatchFailed, StateLost
 from tests.planner.client.loopback_daemon import LoopbackDaemon, loopback_pipeline
 from tests.waiting import WAIT_SECONDS, wait_for
