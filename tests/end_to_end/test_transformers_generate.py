@@ -154,6 +154,42 @@ def test_a_cache_over_daemons_gives_the_tokens_of_the_model(
         assert failed.value.__notes__ == ["The sequence is of 33 tokens; a cache holds as many as it was exported for."]
 
 
+@pytest.mark.parametrize("name", ["causal/gpt2", *nightly(["causal/llama", "causal/bloom", "causal/opt"])])
+def test_padded_prompts_go_on_from_a_cache(client: PlannerClient, name: str) -> None:
+    """By beams too; and a sequence whose cache was written over is sent again with its padding."""
+    from planner.client import CachedModel
+    from planner.client.generation import PipelinedCausalLM
+
+    model: Any = find_architecture(name).module()
+    settled = {"max_new_tokens": 6, "eos_token_id": None, "pad_token_id": 0}
+    one = {key: tensor[:1] for key, tensor in PADDED.items()}
+
+    def generated(generating: Any, **options: Any) -> Any:
+        torch.manual_seed(7)
+        return generating.generate(**{**PADDED, **settled, **options})
+
+    asked = [{}, {"do_sample": True}, {**one, "num_beams": 2}]
+    expected = [generated(model, **options) for options in asked]
+    begun = generated(model, max_new_tokens=3)
+    cached = CachedModel.of(model, CacheSize(length=LENGTH, batch_size=2, has_beams=True, has_padding=True))
+    inputs, shapes = cached.example()
+    exported = export(cached.module, (), inputs, dynamic_shapes=shapes)
+    with deployed_as(client, exported, outputs=(LAST_LOGITS,)) as (_, pipeline):
+        deployed = PipelinedCausalLM(pipeline, model.config, model.generation_config)
+        for options, tokens in zip(asked, expected, strict=True):
+            assert torch.equal(generated(deployed, **options), tokens)
+        first = generated(deployed, max_new_tokens=3, return_dict_in_generate=True)
+        assert torch.equal(first.sequences, begun)
+        generated(deployed, input_ids=PADDED["input_ids"].flip(0), attention_mask=PADDED["attention_mask"].flip(0))
+        mask = torch.nn.functional.pad(PADDED["attention_mask"], (0, 3), value=1)
+        going_on = {"input_ids": begun, "attention_mask": mask, "max_new_tokens": 3}
+        assert torch.equal(generated(deployed, **going_on, past_key_values=first.past_key_values), expected[0])
+        whole = torch.tensor([[5, 9], [8, 21]])
+        assert torch.equal(
+            deployed.generate(whole, **settled), model.generate(whole, attention_mask=torch.ones(2, 2), **settled)
+        )
+
+
 def test_a_checkpoint_generates_without_being_loaded(client: PlannerClient, tmp_path: Path) -> None:
     """Two sequences side by side of a mixture of experts, whose config asks for kernels that nobody here has; then two
     beams of one, which go on from one another."""

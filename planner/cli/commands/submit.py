@@ -51,6 +51,10 @@ BeamsOption = Annotated[
     bool, typer.Option("--beams", help="With --cache-length: a batch says which row each of its rows goes on from.")
 ]
 
+PaddingOption = Annotated[
+    bool, typer.Option("--padding", help="With --cache-length: a batch says which positions of each row are padding.")
+]
+
 
 def submit(
     source: SourceArgument,
@@ -60,11 +64,12 @@ def submit(
     batch_size: BatchSizeOption = None,
     slots: SlotsOption = None,
     beams: BeamsOption = False,
+    padding: PaddingOption = False,
     server: ServerOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Upload a model's graph and weights; what the server has already is not sent again."""
-    exported = _source(source, name, compare, _cache_size(cache_length, batch_size, slots, beams))
+    exported = _source(source, name, compare, _cache_size(cache_length, batch_size, slots, beams, padding))
     with connect(server) as client, upload_bars() as on_progress:
         record = client.submit(exported, name=name, on_progress=on_progress)
     emit(record, output, lambda: graphs_table([record]))
@@ -107,14 +112,18 @@ def attach_weights(
     emit(record, output, lambda: graphs_table([record]))
 
 
-def _cache_size(length: int | None, batch_size: int | None, slots: int | None, beams: bool) -> CacheSize | None:
+def _cache_size(
+    length: int | None, batch_size: int | None, slots: int | None, beams: bool, padding: bool
+) -> CacheSize | None:
     if length is None:
-        if (batch_size, slots, beams) != (None, None, False):
-            raise InvalidArgument("--batch-size, --slots and --beams are of a cache: give its --cache-length")
+        if (batch_size, slots, beams, padding) != (None, None, False, False):
+            raise InvalidArgument(
+                "--batch-size, --slots, --beams and --padding are of a cache: give its --cache-length"
+            )
         return None
     given = {"batch_size": batch_size, "num_slots": slots}
     counts = {name: count for name, count in given.items() if count is not None}
-    return CacheSize(length=length, has_beams=beams, **counts)
+    return CacheSize(length=length, has_beams=beams, has_padding=padding, **counts)
 
 
 def _source(

@@ -11,7 +11,8 @@ where nothing reads. So one graph serves both, and no batch decides which code r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -59,10 +60,17 @@ class CachedDecoder(nn.Module):
         cache_position: torch.Tensor,
         slot: int = 0,
         beam_idx: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Logits [batch, tokens, vocabulary] of `input_ids` [batch, tokens] at `cache_position` [tokens]."""
+        """Logits [batch, tokens, vocabulary] of `input_ids` [batch, tokens] at `cache_position` [tokens].
+        `attention_mask` [batch, length] is of all positions, `position_ids` [batch, tokens] of those at hand."""
+        given = {"attention_mask": attention_mask, "position_ids": position_ids}
         logits: torch.Tensor = self.model(
-            input_ids=input_ids, past_key_values=self._cache(_OWN, cache_position, slot, beam_idx), use_cache=True
+            input_ids=input_ids,
+            past_key_values=self._cache(_OWN, cache_position, slot, beam_idx),
+            use_cache=True,
+            **{name: tensor for name, tensor in given.items() if tensor is not None},
         ).logits
         return logits
 
@@ -79,7 +87,22 @@ class CachedDecoder(nn.Module):
             inputs["slot"], shapes["slot"] = self.size.num_slots - 1, Dim.DYNAMIC
         if self.size.has_beams:
             inputs["beam_idx"], shapes["beam_idx"] = torch.arange(rows, device=self.model.device), None
+        if self.size.has_padding:
+            inputs |= self._padding(rows, 0, range(length))
+            shapes["attention_mask"] = None
+            if "position_ids" in inputs:
+                shapes["position_ids"] = {1: sequence}
         return inputs, shapes
+
+    def _padding(self, rows: int, num_hidden: int, tokens: range) -> dict[str, torch.Tensor]:
+        """What is said of tokens at those positions, with so many hidden before them."""
+        if not self.size.has_padding:
+            return {}
+        places = torch.arange(self.size.length, device=self.model.device).expand(rows, -1)
+        given = {"attention_mask": (places >= num_hidden).to(torch.int64)}
+        if "position_ids" in inspect.signature(self.model.forward).parameters:
+            given["position_ids"] = (places[:, tokens.start : tokens.stop] - num_hidden).clamp(min=0).contiguous()
+        return given
 
     def _try(self) -> None:
         if not self._is_as_the_model():
@@ -89,14 +112,24 @@ class CachedDecoder(nn.Module):
             )
 
     def _is_as_the_model(self) -> bool:
-        ids = self._tokens(self.size.batch_size, 2) + 1
-        expected = self.model(input_ids=ids, use_cache=False).logits
-        slot, position = self.size.num_slots - 1, torch.arange(2, device=self.model.device)
-        self(ids * 2, position, slot)
-        return self._is_near([self(ids[:, at : at + 1], position[at : at + 1], slot) for at in range(2)], expected)
+        """Tokens and one behind them, over what others have left there; with padding the first is hidden."""
+        rows, count, num_hidden = self.size.batch_size, min(3, self.size.length), int(self.size.has_padding)
+        ids, slot = self._tokens(rows, count) + 1, self.size.num_slots - 1
 
-    def _is_near(self, parts: Sequence[torch.Tensor], expected: torch.Tensor) -> bool:
-        off = (torch.cat(list(parts), dim=1) - expected).abs().max() / expected.abs().max()
+        def logits(ids: torch.Tensor, tokens: range, num_hidden: int) -> torch.Tensor:
+            positions = torch.arange(tokens.start, tokens.stop, device=ids.device)
+            given = self._padding(rows, num_hidden, tokens)
+            result: torch.Tensor = self(ids[:, tokens.start : tokens.stop], positions, slot, **given)
+            return result
+
+        logits(ids * 2, range(count), 0)
+        parts = [logits(ids, tokens, num_hidden) for tokens in (range(count - 1), range(count - 1, count))]
+        whole = {name: given[:, :count] for name, given in self._padding(rows, num_hidden, range(count)).items()}
+        expected = self.model(input_ids=ids, use_cache=False, **whole).logits
+        return self._is_near(torch.cat(parts, dim=1)[:, num_hidden:], expected[:, num_hidden:])
+
+    def _is_near(self, logits: torch.Tensor, expected: torch.Tensor) -> bool:
+        off = (logits - expected).abs().max() / expected.abs().max()
         return bool(off <= _TOLERANCES.get(self.model.dtype, _TOLERANCE_OF_HALVES))
 
     def _add_buffers(self) -> int:
@@ -249,7 +282,7 @@ class DecoderBesideEncoder(CachedDecoder):
             self(ids[:, :1], position[:1], states, places[:num_encoded], mask, slot),
             self(ids[:, 1:], position[1:], torch.zeros_like(states[:, :1]), places[-1:], mask, slot),
         ]
-        return self._is_near(parts, expected)
+        return self._is_near(torch.cat(parts, dim=1), expected)
 
     def _add_buffers(self) -> int:
         cache = EncoderDecoderCache(self._dynamic_cache(), DynamicCache())

@@ -43,6 +43,8 @@ class CachedModel:
             raise UnsupportedModule(f"{type(model).__name__}: a cache is of models that go on with tokens, one by one")
         if size.encoded_length and not has_encoder:
             raise InvalidArgument(f"{size.encoded_length} encoded positions, and {type(model).__name__} has no encoder")
+        if size.has_padding and has_encoder:
+            raise InvalidArgument("has_padding is of decoders alone: prompts of an encoder may be padded anyway")
         most = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or size.length
         if size.length > most:
             raise InvalidArgument(

@@ -24,14 +24,16 @@ class CacheSize:
     """Keys and values of `length` positions, of `batch_size` sequences side by side, in each of `num_slots`: the stages
     work on the batches of as many slots at once. Raises InvalidArgument for sizes that are none.
 
-    With `has_beams` a batch says which row each of its rows goes on from, as a search by beams does. A decoder that
-    reads what an encoder gives also keeps the keys and values of `encoded_length` positions of that.
+    With `has_beams` a batch says which row each of its rows goes on from, as a search by beams does; with `has_padding`
+    which positions of each row are padding. A decoder that reads what an encoder gives also keeps the keys and values
+    of `encoded_length` positions of that.
     """
 
     length: int
     batch_size: int = 1
     num_slots: int = 1
     has_beams: bool = False
+    has_padding: bool = False
     encoded_length: int = 0
 
     def __post_init__(self) -> None:
@@ -57,7 +59,8 @@ def export_checkpoint(
 
     With a `cache` a causal language model that generates token by token: keys and values are in its buffers, and it
     takes `input_ids` [batch, tokens], `cache_position` [tokens], where there are several slots the number of a `slot`,
-    and with beams `beam_idx` [batch].
+    with beams `beam_idx` [batch], and with padding `attention_mask` [batch, positions] and, where the model has them,
+    `position_ids` [batch, tokens].
 
     Tensors that the checkpoint stores under other names, tied, or apart (each expert by itself) are found as
     transformers finds them. Raises NotFound, InvalidArgument, Corrupt, or UnsupportedModule.

@@ -8,13 +8,13 @@ import torch
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from planner.client.generation.input_names import CACHE_POSITION, IDS, MASK, POSITIONS, ROWS, SLOT
+from planner.client.generation.input_names import CACHE_POSITION, IDS, MASK, POSITIONS, ROWS, SLOT, largest
 from planner.client.generation.language_model import PipelinedLM, refuse_more_than_logits
 from planner.client.pipeline import Pipeline
 from planner.client.pytree import argument_names
 from planner.errors import InvalidArgument
 
-_WITH_CACHE = frozenset({IDS, CACHE_POSITION, SLOT, ROWS})
+_WITH_CACHE = frozenset({IDS, CACHE_POSITION, SLOT, ROWS, MASK, POSITIONS})
 _WITHOUT = frozenset({IDS, MASK, POSITIONS})
 
 
@@ -30,8 +30,9 @@ class PipelinedCausalLM(PipelinedLM):  # type: ignore[no-untyped-call]
     lost with a daemon, or was written for another sequence meanwhile, the whole sequence is sent again. With a `slot`
     besides, the number of one of several caches, several sequences are under way at once: of `generate_each`, or of
     several threads that each call `generate`, and wait for a slot where all are taken. With a `beam_idx` [batch],
-    the row that each row goes on from, it can search by beams. A graph without a cache is sent all of a sequence for
-    each token, and can search by beams too.
+    the row that each row goes on from, it can search by beams; prompts may be padded where it takes `attention_mask`
+    [batch, positions of the cache], and `position_ids` where the model has them. A graph without a cache is sent all of
+    a sequence for each token, and can search by beams too.
 
     Raises InvalidArgument for a graph that takes or gives something else, and for prompts of which some are padded
     where the graph has no input that says so.
@@ -44,6 +45,7 @@ class PipelinedCausalLM(PipelinedLM):  # type: ignore[no-untyped-call]
     ) -> None:
         _check_inputs(argument_names(pipeline.graph), config)
         super().__init__(pipeline, config, generation_config, ids=IDS)
+        self._num_positions = largest(pipeline.graph, MASK, 1)
 
     def forward(
         self,
@@ -59,13 +61,28 @@ class PipelinedCausalLM(PipelinedLM):  # type: ignore[no-untyped-call]
         refuse_more_than_logits(others)
 
         def ask(inputs: dict[str, Any], epoch: int = 0) -> torch.Tensor:
-            self._put_places(inputs, attention_mask, position_ids)
+            if self._has_cache and MASK in self._takes:
+                self._put_padding(inputs, attention_mask)
+            else:
+                self._put_places(inputs, attention_mask, position_ids)
             return self._logits(inputs, epoch)
 
         if not self._has_cache:
             return CausalLMOutputWithPast(logits=ask({IDS: input_ids}))
         logits, sequence = self._logits_behind(past_key_values, input_ids, ask)
         return CausalLMOutputWithPast(logits=logits, past_key_values=cast(Any, sequence))
+
+    def _put_padding(self, inputs: dict[str, Any], mask: torch.Tensor | None) -> None:
+        """Of all positions of the cache. Those of tokens count from the first that is not hidden."""
+        positions = inputs[CACHE_POSITION]
+        rows, length = len(inputs[IDS]), int(positions[-1]) + 1
+        seen = torch.ones(rows, length, dtype=torch.int64) if mask is None else mask.to(torch.int64)
+        # More than there is room for is told of by the stages.
+        inputs[MASK] = torch.nn.functional.pad(seen, (0, max(self._num_positions - length, 0)))[
+            :, : self._num_positions
+        ]
+        if POSITIONS in self._takes:
+            inputs[POSITIONS] = (seen.cumsum(1) - 1).clamp(min=0)[:, positions]
 
     def _put_places(self, inputs: dict[str, Any], mask: torch.Tensor | None, positions: torch.Tensor | None) -> None:
         """What says which tokens are padding, and where those are that are sent."""
@@ -86,6 +103,6 @@ def _check_inputs(takes: tuple[str, ...], config: PreTrainedConfig) -> None:
         raise InvalidArgument("an encoder and a decoder, as its config says: take PipelinedSeq2SeqLM")
     if IDS not in takes or not (_WITH_CACHE.issuperset(takes) or _WITHOUT.issuperset(takes)):
         raise InvalidArgument(
-            f"the graph takes {', '.join(takes)}; generate gives input_ids, cache_position and slot where it has a"
-            " cache, else input_ids, attention_mask and position_ids: export the model with inputs of these names"
+            f"the graph takes {', '.join(takes)}; generate gives input_ids, attention_mask and position_ids, and"
+            " cache_position, slot and beam_idx where it has a cache: export the model with inputs of these names"
         )

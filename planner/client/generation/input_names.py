@@ -19,10 +19,10 @@ def num_slots(graph: Graph) -> int:
     return 1 if upper is None else 1 + upper
 
 
-def largest(graph: Graph, name: str) -> int:
-    """The most that there may be of an input [positions]; 0 without it."""
+def largest(graph: Graph, name: str, axis: int = 0) -> int:
+    """The most that an input's dimension may be; 0 without it."""
     value = _input_of(graph, name)
-    dim = value.dims[0] if value is not None and value.dims else 0
+    dim = value.dims[axis] if value is not None and len(value.dims) > axis else 0
     return dim if isinstance(dim, int) else _upper(graph, dim) or 0
 
 

@@ -150,10 +150,11 @@ class PipelinedLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-
         if name in self._takes:
             inputs[name] = torch.ones(*shape, dtype=torch.int64) if mask is None else mask
         elif mask is not None and not mask.all():
+            how = "CacheSize(has_padding=True) (--padding)" if self._has_cache else name
             raise InvalidArgument(
                 f"{name}: it hides some of the prompt, and the graph has no such input (it takes"
-                f" {', '.join(sorted(self._takes))}). Export the model with {name}, or send prompts of one"
-                " length at a time"
+                f" {', '.join(sorted(self._takes))}). Export the model with {how}, or send prompts of one length at a"
+                " time"
             )
 
     def _logits(self, inputs: dict[str, Any], epoch: int = 0) -> torch.Tensor:

@@ -30,14 +30,14 @@ def test_a_checkpoint_of_hugging_face_can_be_deployed(cli: RunCli, tmp_path: Pat
     assert refused.status == exit_codes.INVALID_INPUT
     assert "holds its weights; submit it" in refused.stderr
 
-    cache = ("--cache-length", "32", "--batch-size", "2", "--beams")
+    cache = ("--cache-length", "32", "--batch-size", "2", "--beams", "--padding")
     cached = cli("submit", f"hf:{tmp_path / 'checkpoint'}", *cache, "-o", "json").document()
     heads, size = module.config.num_key_value_heads, module.config.head_dim
     of_cache = module.config.num_hidden_layers * 2 * (2 * heads * 32 * size) * 4
     assert cached["state_bytes"] - graph["state_bytes"] == of_cache
-    refused = cli("submit", f"hf:{tmp_path / 'checkpoint'}", "--beams")
+    refused = cli("submit", f"hf:{tmp_path / 'checkpoint'}", "--padding")
     assert refused.status == exit_codes.INVALID_INPUT
-    assert "--batch-size, --slots and --beams are of a cache: give its --cache-length" in refused.stderr
+    assert "--slots, --beams and --padding are of a cache: give its --cache-length" in refused.stderr
     refused = cli("submit", chain, *cache)
     assert refused.status == exit_codes.INVALID_INPUT
     assert "--cache-length is of hf:FOLDER" in refused.stderr
