@@ -190,7 +190,7 @@ def row(finding: Finding) -> str:
     sizes = ", ".join(finding.dynamic)
     title, results = _title(finding.architecture), (finding.equal_to, finding.trains, finding.generates)
     cells = (title, str(finding.stages), gap, *results, sizes)
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(cells)} |".replace("|  |", "| |")
 
 
 def write_rows(path: Path, findings: Iterable[Finding]) -> None:
