@@ -35,7 +35,12 @@ from tests.models.architectures import ARCHITECTURES, Architecture, Inputs
 from tests.models.trains import trains_as
 
 STAGES = 4
-GENERATING = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
+GENERATING = (
+    "AutoModelForCausalLM",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForSpeechSeq2Seq",
+    "AutoModelForImageTextToText",
+)
 MARKER = "<!-- rows by python -m tests.models.survey --write docs/models.md -->"
 HEADINGS = (
     "| architecture | stages | gap | bitwise equal to | trains as | generates as | dynamic sizes |",
