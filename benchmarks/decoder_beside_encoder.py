@@ -9,9 +9,8 @@ turns. The median counts.
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch.export import Dim
 from transformers import T5Config, T5ForConditionalGeneration
 
 from benchmarks.one_thread_daemons import one_thread_daemons
+from benchmarks.tokens_in_turns import compared
 from planner.client import CachedModel, CacheSize, ExportedModel, PlannerClient, export
 from planner.client.generation import PipelinedSeq2SeqLM
 from planner.client.pipeline import Pipeline
@@ -55,25 +55,18 @@ def main() -> None:
         model.decoder.config.use_cache = False
         whole = deployed(stack, client, as_one_graph(model, source), "logits[:, -1:]")
         model.decoder.config.use_cache = True
-        ways: dict[str, Any] = {
+        models = {
             "the module, with a cache": model,
             "decoder beside its encoder": PipelinedSeq2SeqLM(of_decoder, config, generation, encoder=of_encoder),
             "one graph": PipelinedSeq2SeqLM(whole, config, generation),
         }
-        taken: dict[str, list[float]] = {name: [] for name in ways}
-        for window in range(arguments.windows + 1):
-            answers = []
-            for name, way in ways.items():
-                started = time.perf_counter()
-                answers.append(way.generate(source, max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None))
-                if window:
-                    taken[name].append(time.perf_counter() - started)
-            assert all(torch.equal(answers[0], others) for others in answers[1:])
-        first = statistics.median(next(iter(taken.values())))
-        print(f"{'':<28}{'ms a token':>12}{'tokens/s':>12}{'of the first':>14}")
-        for name, seconds in taken.items():
-            median = statistics.median(seconds)
-            print(f"{name:<28}{median / NEW_TOKENS * 1e3:>12.2f}{NEW_TOKENS / median:>12.0f}{first / median:>14.2f}")
+        options = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "eos_token_id": None}
+        ways = {name: partial(one.generate, source, **options) for name, one in models.items()}
+        compared(ways, arguments.windows, NEW_TOKENS, check_equal)
+
+
+def check_equal(answers: list[torch.Tensor]) -> None:
+    assert all(torch.equal(answers[0], others) for others in answers[1:])
 
 
 def as_one_graph(model: Any, source: torch.Tensor) -> ExportedModel:

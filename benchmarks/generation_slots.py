@@ -9,9 +9,7 @@ tokens in each way, in turns. The median counts.
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +18,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.one_thread_daemons import one_thread_daemons
+from benchmarks.tokens_in_turns import compared
 from planner.client import CacheSize, export_checkpoint
 from planner.client.generation import PipelinedCausalLM
 from planner.partition.objective import Objective
@@ -64,23 +63,14 @@ def main() -> None:
                 threads.map(lambda prompt: deployed.generate(prompt, **options), prompts)
             ),
         }
-        taken: dict[str, list[float]] = {name: [] for name in ways}
-        for window in range(arguments.windows + 1):
-            answers = []
-            for name, way in ways.items():
-                started = time.perf_counter()
-                answers.append(way())
-                if window:
-                    taken[name].append(time.perf_counter() - started)
-            for others in answers[2:]:
-                assert all(map(torch.equal, answers[1], others))
-        count = arguments.slots * NEW_TOKENS
         print(f"{len(plan.stages)} stages, bottleneck {plan.bottleneck_seconds * 1e3:.2f} ms a token predicted")
-        print(f"{'sequences':<24}{'ms a token':>12}{'tokens/s':>12}{'of the first':>14}")
-        first = statistics.median(next(iter(taken.values())))
-        for name, seconds in taken.items():
-            median = statistics.median(seconds)
-            print(f"{name:<24}{median / count * 1e3:>12.2f}{count / median:>12.0f}{first / median:>14.2f}")
+        compared(ways, arguments.windows, arguments.slots * NEW_TOKENS, check_equal)
+
+
+def check_equal(answers: list[list[torch.Tensor]]) -> None:
+    """Over the daemons; the module in this process may round otherwise."""
+    for others in answers[2:]:
+        assert all(map(torch.equal, answers[1], others))
 
 
 if __name__ == "__main__":

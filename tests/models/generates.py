@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -15,6 +14,7 @@ from planner.client.export.cached_decoder import Encoded
 from planner.plan.options import BalancedMode, PlanOptions
 from planner.planning import make_plan
 from tests.builders.case import Batch
+from tests.builders.decoder_batches import decoder_batch
 from tests.builders.plans import inventory_of
 from tests.builders.staged import load_stages, run_stages
 from tests.builders.weight_files import WeightFiles
@@ -47,8 +47,13 @@ def generates_as(model: PreTrainedModel) -> str:
 
         def in_stages(states: torch.Tensor | None) -> Call:
             def next_token(ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-                batch = _batch(ids, position) if states is None else _batch_of_decoder(ids, position, states, inputs)
-                logits: torch.Tensor = run_stages(graph, stages, Batch(kwargs=batch))
+                if states is None:
+                    batch = {"input_ids": ids, "cache_position": position}
+                else:
+                    batch = decoder_batch(ids, position, states, ENCODED_LENGTH)
+                # Not every model reads a mask of what is encoded.
+                given = {name: tensor for name, tensor in batch.items() if name in inputs}
+                logits: torch.Tensor = run_stages(graph, stages, Batch(kwargs=given))
                 return logits[:, -1].argmax(-1)
 
             return next_token
@@ -63,25 +68,6 @@ def _encoded(cached: CachedModel, length: int) -> torch.Tensor:
     inputs, _ = cached.example()
     states = inputs["encoder_hidden_states"]
     return torch.randn(1, length if "attention_mask" in inputs else ENCODED_LENGTH, states.shape[2], dtype=states.dtype)
-
-
-def _batch(ids: torch.Tensor, position: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {"input_ids": ids, "cache_position": position}
-
-
-def _batch_of_decoder(
-    ids: torch.Tensor, position: torch.Tensor, states: torch.Tensor, inputs: Collection[str]
-) -> dict[str, torch.Tensor]:
-    """What is encoded comes with the first tokens."""
-    length, is_first = states.shape[1], int(position[0]) == 0
-    mask = {"attention_mask": (torch.arange(ENCODED_LENGTH) < length).to(torch.int64)[None]}
-    return {
-        "decoder_input_ids": ids,
-        "cache_position": position,
-        "encoder_hidden_states": states if is_first else torch.zeros_like(states[:, :1]),
-        "encoder_position": torch.arange(length) if is_first else torch.tensor([ENCODED_LENGTH]),
-        **(mask if "attention_mask" in inputs else {}),
-    }
 
 
 def _without_cache(model: PreTrainedModel, states: torch.Tensor | None) -> Call:

@@ -50,7 +50,6 @@ SlotsOption = Annotated[
 BeamsOption = Annotated[
     bool, typer.Option("--beams", help="With --cache-length: a batch says which row each of its rows goes on from.")
 ]
-
 PaddingOption = Annotated[
     bool, typer.Option("--padding", help="With --cache-length: a batch says which positions of each row are padding.")
 ]

@@ -193,6 +193,7 @@ class DecoderBesideEncoder(CachedDecoder):
     """
 
     IDS = "decoder_input_ids"
+    reads_mask = True
 
     def __init__(self, model: Any, size: CacheSize) -> None:
         if not size.encoded_length:
@@ -205,7 +206,6 @@ class DecoderBesideEncoder(CachedDecoder):
                 f"{type(model).__name__}: a cache beside an encoder is compared with the model, which needs weights;"
                 " load it with from_pretrained, and export CachedModel.of(model, size).module"
             )
-        self.reads_mask = True
         super().__init__(model, size)
 
     def forward(  # type: ignore[override]

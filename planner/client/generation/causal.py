@@ -77,10 +77,8 @@ class PipelinedCausalLM(PipelinedLM):  # type: ignore[no-untyped-call]
         positions = inputs[CACHE_POSITION]
         rows, length = len(inputs[IDS]), int(positions[-1]) + 1
         seen = torch.ones(rows, length, dtype=torch.int64) if mask is None else mask.to(torch.int64)
-        # More than there is room for is told of by the stages.
-        inputs[MASK] = torch.nn.functional.pad(seen, (0, max(self._num_positions - length, 0)))[
-            :, : self._num_positions
-        ]
+        # Cut where there is no room for so many, which the stages say.
+        inputs[MASK] = torch.nn.functional.pad(seen, (0, self._num_positions - length))
         if POSITIONS in self._takes:
             inputs[POSITIONS] = (seen.cumsum(1) - 1).clamp(min=0)[:, positions]
 

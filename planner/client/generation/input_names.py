@@ -26,15 +26,15 @@ def largest(graph: Graph, name: str, axis: int = 0) -> int:
     return dim if isinstance(dim, int) else _upper(graph, dim) or 0
 
 
+def fixed_rows(graph: Graph, name: str) -> int | None:
+    """Of an input [rows, ...]; None where their number may change."""
+    value = _input_of(graph, name)
+    rows = value.dims[0] if value is not None and value.dims else None
+    return rows if isinstance(rows, int) else None
+
+
 def _upper(graph: Graph, number: Expression | None) -> int | None:
     return next((one.upper for one in graph.symbols if number == SymbolReference(one.id)), None)
-
-
-def fixed_dim(graph: Graph, name: str, axis: int) -> int | None:
-    """None where it may change."""
-    value = _input_of(graph, name)
-    size = value.dims[axis] if value is not None and value.dims else None
-    return size if isinstance(size, int) else None
 
 
 def _input_of(graph: Graph, name: str) -> Value | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig, PreTrainedModel
 
-from planner.client.generation.input_names import CACHE_POSITION, ROWS, SLOT, fixed_dim, num_slots
+from planner.client.generation.input_names import CACHE_POSITION, ROWS, SLOT, fixed_rows, num_slots
 from planner.client.generation.interleaved import ask, place, run_interleaved
 from planner.client.generation.places import Places
 from planner.client.pipeline import Pipeline
@@ -40,7 +40,7 @@ class PipelinedLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-
         self._takes = frozenset(argument_names(pipeline.graph))
         self._has_cache = CACHE_POSITION in self._takes
         self.generation_config = self._with_cache_as_exported(generation_config or self.generation_config)
-        self._num_rows = fixed_dim(pipeline.graph, ids, 0)
+        self._num_rows = fixed_rows(pipeline.graph, ids)
         self._slots = Places(pipeline, num_slots(pipeline.graph))
         # By slot, the sequence that its buffers are of, as far as this process knows, and the epoch that wrote it.
         self._in_buffers: list[tuple[KeptSequence, int] | None] = [None] * self._slots.num_places
@@ -147,20 +147,12 @@ class PipelinedLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-
         return logits, sequence
 
     def _put_mask(self, inputs: dict[str, Any], name: str, mask: torch.Tensor | None, shape: Sequence[int]) -> None:
-        if name in self._takes:
-            inputs[name] = torch.ones(*shape, dtype=torch.int64) if mask is None else mask
-        elif mask is not None and not mask.all():
-            how = "CacheSize(has_padding=True) (--padding)" if self._has_cache else name
-            raise InvalidArgument(
-                f"{name}: it hides some of the prompt, and the graph has no such input (it takes"
-                f" {', '.join(sorted(self._takes))}). Export the model with {how}, or send prompts of one length at a"
-                " time"
-            )
+        how = "CacheSize(has_padding=True) (--padding)" if self._has_cache else name
+        put_mask(inputs, self._takes, name, mask, shape, how=how)
 
     def _logits(self, inputs: dict[str, Any], epoch: int = 0) -> torch.Tensor:
-        outputs = ask(self._pipeline, inputs, epoch)
-        given = outputs if isinstance(outputs, Mapping) else {"logits": outputs}
-        logits = next(iter(given.values())) if len(given) == 1 else given.get("logits")
+        given = by_name(ask(self._pipeline, inputs, epoch), "logits")
+        logits = only_or(given, "logits")
         if isinstance(logits, torch.Tensor) and logits.is_floating_point() and logits.dim() in (2, 3):
             return logits if logits.dim() == 3 else logits.unsqueeze(1)
         raise InvalidArgument(
@@ -202,6 +194,35 @@ def own_slot() -> int:
 def refuse_more_than_logits(asked: Mapping[str, Any]) -> None:
     if names := [name for name, value in asked.items() if isinstance(value, torch.Tensor) or value]:
         raise InvalidArgument(f"{', '.join(names)}: a deployment is given token ids, and gives logits alone")
+
+
+def put_mask(
+    inputs: dict[str, Any],
+    takes: Collection[str],
+    name: str,
+    mask: torch.Tensor | None,
+    shape: Sequence[int],
+    *,
+    how: str,
+) -> None:
+    """Where the graph takes one. `how` to export the model with it."""
+    if name in takes:
+        inputs[name] = torch.ones(*shape, dtype=torch.int64) if mask is None else mask
+    elif mask is not None and not mask.all():
+        raise InvalidArgument(
+            f"{name}: it hides some of the prompt, and the graph has no such input (it takes"
+            f" {', '.join(sorted(takes))}). Export the model with {how}, or send prompts of one length at a time"
+        )
+
+
+def by_name(outputs: Any, name: str) -> Mapping[str, Any]:
+    """What a pipeline gives; an output without a name is called that."""
+    return outputs if isinstance(outputs, Mapping) else {name: outputs}
+
+
+def only_or(given: Mapping[str, Any], name: str) -> Any:
+    """The only one, or that of the name; None where there is no such."""
+    return next(iter(given.values())) if len(given) == 1 else given.get(name)
 
 
 def described(given: Mapping[str, Any]) -> str:

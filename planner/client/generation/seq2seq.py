@@ -21,7 +21,14 @@ from planner.client.generation.input_names import (
     STATES_POSITION,
     largest,
 )
-from planner.client.generation.language_model import PipelinedLM, described, refuse_more_than_logits
+from planner.client.generation.language_model import (
+    PipelinedLM,
+    by_name,
+    described,
+    only_or,
+    put_mask,
+    refuse_more_than_logits,
+)
 from planner.client.pipeline import Pipeline
 from planner.client.pytree import argument_names
 from planner.errors import InvalidArgument
@@ -155,17 +162,12 @@ class _Encoder(_Passing):
     def _encoded(self, given: torch.Tensor | None, others: Mapping[str, Any]) -> torch.Tensor | None:
         assert given is not None
         inputs = {self.main_input_name: given}
-        mask = others.get(MASK)
-        if MASK in self._takes:
-            inputs[MASK] = torch.ones(given.shape[:2], dtype=torch.int64) if mask is None else mask
-        elif isinstance(mask, torch.Tensor) and not mask.all():
-            raise InvalidArgument(f"{MASK}: it hides some of the prompt, and the encoder was exported without it")
-        outputs = self._pipeline(**inputs)
-        named = outputs if isinstance(outputs, Mapping) else {"last_hidden_state": outputs}
-        states = next(iter(named.values())) if len(named) == 1 else named.get("last_hidden_state")
+        put_mask(inputs, self._takes, MASK, others.get(MASK), given.shape[:2], how=MASK)
+        outputs = by_name(self._pipeline(**inputs), "last_hidden_state")
+        states = only_or(outputs, "last_hidden_state")
         if not isinstance(states, torch.Tensor) or states.dim() != 3:
             raise InvalidArgument(
-                f"an encoder gives states [batch, positions, width], and the pipeline gives {described(named)}: open"
+                f"an encoder gives states [batch, positions, width], and the pipeline gives {described(outputs)}: open"
                 ' it with outputs=["last_hidden_state"]'
             )
         return states

@@ -10,6 +10,7 @@ import torch
 from planner.client import CachedModel, CacheSize, export
 from planner.client.export.cached_decoder import Encoded
 from planner.errors import UnsupportedModule
+from tests.builders.decoder_batches import decoder_batch
 from tests.models.architectures import find_architecture
 from tests.models.generates import generates_as
 from tests.nightly import nightly
@@ -37,19 +38,10 @@ def states(length: int, seed: int = 1) -> torch.Tensor:
 
 def decoded(module: Any, ids: torch.Tensor, encoded: torch.Tensor, **inputs: Any) -> torch.Tensor:
     """Token by token, with what is encoded beside the first one."""
-    mask = (torch.arange(ENCODED) < encoded.shape[1]).to(torch.int64).expand(2, -1)
-    logits = []
-    for position in range(ids.shape[1]):
-        logits.append(
-            module(
-                decoder_input_ids=ids[:, position : position + 1],
-                cache_position=torch.tensor([position]),
-                encoder_hidden_states=torch.zeros(2, 1, WIDTH) if position else encoded,
-                encoder_position=torch.tensor([ENCODED]) if position else torch.arange(encoded.shape[1]),
-                attention_mask=mask,
-                **inputs,
-            )
-        )
+    logits = [
+        module(**decoder_batch(ids[:, [at]], torch.tensor([at]), encoded, ENCODED), **inputs)
+        for at in range(ids.shape[1])
+    ]
     return torch.cat(logits, dim=1)
 
 
@@ -76,14 +68,8 @@ def test_each_slot_keeps_what_it_was_given_last(model: Any) -> None:
 def test_rows_go_on_from_those_that_a_batch_names(model: Any) -> None:
     module, encoded = cached_of(model, has_beams=True), states(4)[:1].expand(2, -1, -1).contiguous()
     decoded(module, IDS[:, :3], encoded, beam_idx=torch.arange(2))
-    moved = module(
-        decoder_input_ids=IDS[:, 3:],
-        cache_position=torch.tensor([3]),
-        encoder_hidden_states=torch.zeros(2, 1, WIDTH),
-        encoder_position=torch.tensor([ENCODED]),
-        attention_mask=torch.tensor([[1, 1, 1, 1, 0, 0]] * 2),
-        beam_idx=torch.tensor([1, 1]),
-    )
+    batch = decoder_batch(IDS[:, 3:], torch.tensor([3]), encoded, ENCODED)
+    moved = module(**batch, beam_idx=torch.tensor([1, 1]))
     ids = torch.cat([IDS[[1, 1], :3], IDS[:, 3:]], dim=1)
     torch.testing.assert_close(moved, of_model(model, ids, encoded)[:, -1:])
 
